@@ -1,0 +1,118 @@
+"""What an engine is built from. No torch here: scenarios are checked without it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from specbench.errors import InputError
+
+DTYPES = ("bfloat16", "float32", "float16")
+MAX_DRAFT_LEN = 16
+"""Cap on K: rows a generation request takes in a step are K + 1, and every slot reserves them."""
+
+
+@dataclass(frozen=True)
+class ModelSpec:
+    """Which weights to serve.
+
+    :param source: a preset name, a checkpoint directory, a ``.gguf`` file or a hub id.
+    :param weights: ``auto`` (read them) or ``random`` (seeded; ``source`` must be a preset or a config directory).
+    """
+
+    source: str
+    weights: str = "auto"
+    seed: int = 0
+    revision: str | None = None
+
+
+@dataclass(frozen=True)
+class DrafterSpec:
+    """Which drafter proposes, and how many tokens.
+
+    :param draft_len: K, draft tokens a request and step.
+    :param runtime_draft_len: (largest batch size, K) pairs in rising order; a batch takes the first that holds it,
+        a batch above all of them takes K = 0. Empty: always ``draft_len``.
+    """
+
+    name: str = "none"
+    draft_len: int = 0
+    runtime_draft_len: tuple[tuple[int, int], ...] = ()
+    max_ngram: int = 3
+    min_ngram: int = 1
+
+    def draft_len_for(self, batch_size: int) -> int:
+        """K for a step with ``batch_size`` generation requests."""
+        if not self.runtime_draft_len:
+            return self.draft_len
+        for largest, draft_len in self.runtime_draft_len:
+            if batch_size <= largest:
+                return draft_len
+        return 0
+
+    @property
+    def max_draft_len(self) -> int:
+        """The largest K any step can use."""
+        return max([self.draft_len if not self.runtime_draft_len else 0, *(k for _, k in self.runtime_draft_len)])
+
+
+@dataclass(frozen=True)
+class AcceptanceSpec:
+    """How draft tokens are accepted.
+
+    :param mode: ``strict`` or ``forced``.
+    :param length: forced only; a mean acceptance length, bonus token included (1.0 <= length <= K + 1).
+    :param rates: forced only; conditional acceptance rate by draft position, instead of ``length``.
+    """
+
+    mode: str = "strict"
+    length: float | None = None
+    rates: tuple[float, ...] = ()
+
+
+@dataclass(frozen=True)
+class EngineConfig:
+    """Everything the engine is built from, resolved: no ``auto`` is left in it.
+
+    :param max_num_tokens: most token rows a step may carry; prompts are chunked to fit.
+    :param num_blocks: KV blocks in the pool.
+    :param overlap: launch step n + 1 before the host has seen the tokens of step n.
+    """
+
+    model: ModelSpec
+    device: str
+    max_seq_len: int
+    max_batch_size: int
+    num_blocks: int
+    dtype: str = "bfloat16"
+    tokens_per_block: int = 32
+    max_num_tokens: int = 2048
+    overlap: bool = False
+    attention: str = "cpu-paged"
+    num_threads: int | None = None
+    drafter: DrafterSpec = field(default_factory=DrafterSpec)
+    acceptance: AcceptanceSpec = field(default_factory=AcceptanceSpec)
+    optimizations: tuple[tuple[str, str], ...] = ()
+
+    def __post_init__(self) -> None:
+        if self.dtype not in DTYPES:
+            raise InputError(f"dtype {self.dtype!r} is none of {', '.join(DTYPES)}", where="engine.dtype")
+        for name in ("max_seq_len", "max_batch_size", "num_blocks", "tokens_per_block", "max_num_tokens"):
+            if getattr(self, name) < 1:
+                raise InputError(f"must be at least 1, found {getattr(self, name)}", where=f"engine.{name}")
+        if self.drafter.max_draft_len > MAX_DRAFT_LEN:
+            raise InputError(
+                f"draft_len {self.drafter.max_draft_len} is over the cap of {MAX_DRAFT_LEN}",
+                where="drafter.draft_len",
+            )
+        rows = self.drafter.max_draft_len + 1
+        if self.max_num_tokens < rows:
+            raise InputError(
+                f"a generation request takes {rows} rows, but a step may carry {self.max_num_tokens}",
+                where="engine.max_num_tokens",
+                hint=f"set engine.max_num_tokens to {self.max_batch_size * rows} or more",
+            )
+
+    @property
+    def blocks_per_sequence(self) -> int:
+        """KV blocks one sequence of ``max_seq_len`` needs, the draft tokens past its end included."""
+        return -(-(self.max_seq_len + self.drafter.max_draft_len + 1) // self.tokens_per_block)
