@@ -17,7 +17,6 @@ The tree (exit code in brackets; a subclass keeps its parent's code)::
     |-- EngineError [4]               the engine failed while running
     |   |-- NonFiniteLogitsError      NaN or infinity in the target's logits
     |   |-- BlockAccountingError      the KV block books do not balance (a bug)
-    |   |-- StepTimeoutError          a step did not end in time
     |   `-- StorageError              results could not be written (disk full, ...)
     `-- InterruptedRunError [130]     stopped by the user; can be resumed
 
@@ -121,10 +120,6 @@ class NonFiniteLogitsError(EngineError):
 
 class BlockAccountingError(EngineError):
     """The books of the KV block manager do not balance."""
-
-
-class StepTimeoutError(EngineError):
-    """A device step did not finish in the time allowed."""
 
 
 class StorageError(EngineError):

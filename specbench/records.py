@@ -1,8 +1,15 @@
-"""Frozen result types that every layer above shares. No torch here."""
+"""Frozen result types that every layer above shares. No torch here.
+
+:mod:`specbench.encoding` turns them into plain dictionaries and back. A value that was not measured is ``None`` (JSON
+``null``), never 0 or NaN.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import dataclasses
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Any
 
 SCHEMA_VERSION = 1
 
@@ -19,6 +26,8 @@ class StepRecord:
     :param num_target_steps: generation requests that still ran (a request over its end is not counted).
     :param drafted: by draft position 1..K, how many live generation requests proposed a token there.
     :param accepted: by draft position 1..K, how many of those were accepted and committed.
+    :param eligible: by draft position 1..K, how many live requests had every earlier position accepted and had not
+        ended there; accepted / eligible is the conditional acceptance rate.
     :param host_start_ns: scheduling began; ``launch_ns`` handed to the device; ``output_ns`` tokens seen by the host.
     :param device_start_ns: the device began the step; ``device_end_ns`` ended it.
     """
@@ -38,3 +47,277 @@ class StepRecord:
     device_start_ns: int
     device_end_ns: int
     output_ns: int
+    eligible: tuple[int, ...] = ()
+
+
+STEP_TIMES = ("host_start_ns", "launch_ns", "device_start_ns", "device_end_ns", "output_ns")
+
+
+@dataclass(frozen=True)
+class StepTable:
+    """Steps as columns, one list a field of :class:`StepRecord`: a trial keeps thousands of them in one line.
+
+    Times are nanoseconds since the trial's origin.
+    """
+
+    columns: dict[str, list[Any]]
+
+    @classmethod
+    def of(cls, steps: Iterable[StepRecord], origin_ns: int = 0) -> StepTable:
+        """Pack ``steps``, counting times from ``origin_ns``."""
+        rows = list(steps)
+        columns: dict[str, list[Any]] = {}
+        for name in (f.name for f in dataclasses.fields(StepRecord)):
+            offset = origin_ns if name in STEP_TIMES else 0
+            values = [getattr(row, name) for row in rows]
+            columns[name] = [value - offset for value in values] if offset else values
+        return cls(columns)
+
+    def __len__(self) -> int:
+        return len(self.columns.get("step", ()))
+
+    def rows(self) -> list[StepRecord]:
+        """Unpack; times stay counted from the origin."""
+        names = [f.name for f in dataclasses.fields(StepRecord)]
+        unpacked = zip(*(self.columns[name] for name in names), strict=True)
+        return [
+            StepRecord(**{k: tuple(v) if isinstance(v, (list, tuple)) else v for k, v in zip(names, row, strict=True)})
+            for row in unpacked
+        ]
+
+
+@dataclass(frozen=True)
+class RangeTimes:
+    """Every occurrence of one named range in a trial: nanoseconds since the trial's origin."""
+
+    lane: str
+    start_ns: list[int]
+    end_ns: list[int]
+
+
+@dataclass(frozen=True)
+class Distribution:
+    """Mean and percentiles (linear interpolation between order statistics)."""
+
+    mean: float
+    p50: float
+    p90: float
+    p95: float
+    p99: float
+
+
+@dataclass(frozen=True)
+class RangeStats:
+    """Durations of one named range in microseconds."""
+
+    calls: int
+    mean_us: float
+    p50_us: float
+    p99_us: float
+
+
+@dataclass(frozen=True)
+class Gate:
+    """One check of what could spoil the figures.
+
+    :param status: ``pass``, ``warn``, ``fail`` (the figures may not be used) or ``n/a`` (could not be, or needs not be, seen).
+    :param detail: the figure it was judged by, in words.
+    """
+
+    name: str
+    status: str
+    detail: str
+
+
+@dataclass(frozen=True)
+class RequestRecord:
+    """One request of one trial: a line of ``requests.jsonl``. Times are milliseconds.
+
+    :param trial: trial number in the plan; ``attempt`` counts tries of it (an interrupted trial is repeated).
+    :param start_ms: since the trial's origin, when the request might be admitted; other times count from there.
+    :param output_sha256: of the output ids, a little-endian u32 count, then u32 ids.
+    :param finish_reason: ``stop``, ``length``, ``abort`` (cut by the user or a time limit) or ``error``.
+    :param accepted_lengths: tokens committed by each target step, bonus included.
+    :param chunk_ms: when each group of tokens reached the host; ``chunk_sizes`` how many tokens it had.
+    :param repeated_tail_tokens: length of the repetition loop that the output ends in, 0 if none.
+    """
+
+    trial: int
+    request_id: str
+    category: str | None
+    prompt_tokens: int
+    output_tokens: int
+    output_sha256: str
+    finish_reason: str | None
+    ttft_ms: float | None
+    e2e_ms: float | None
+    accepted_lengths: list[int]
+    attempt: int = 0
+    conversation: int = 0
+    turn: int = 0
+    start_ms: float = 0.0
+    chunk_ms: list[float] = field(default_factory=list)
+    chunk_sizes: list[int] = field(default_factory=list)
+    num_preemptions: int = 0
+    repeated_tail_tokens: int = 0
+    max_tokens: int | None = None
+    error: str | None = None
+    prompt_token_ids: list[int] | None = None
+    output_token_ids: list[int] | None = None
+    output_text: str | None = None
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """What was seen of the machine during one measured window; None where it cannot be read.
+
+    :param other_cpu_fraction: share of all cores' time that other processes used.
+    :param client_ms: time the load generator itself took between steps (building later turns, showing progress).
+    :param cpu_throttle_events: thermal throttle events counted by the kernel.
+    :param gpu: ``{sm_mhz_min, sm_mhz_max, temperature_c, throttle_reasons}``, sampled at both ends.
+    """
+
+    gc_collections: int = 0
+    gc_ms: float = 0.0
+    load_average_start: float | None = None
+    load_average_end: float | None = None
+    other_cpu_fraction: float | None = None
+    client_ms: float = 0.0
+    governor: str | None = None
+    cpu_mhz_start: float | None = None
+    cpu_mhz_end: float | None = None
+    cpu_throttle_events: int | None = None
+    gpu: dict[str, Any] | None = None
+
+
+@dataclass(frozen=True)
+class WarmUp:
+    """Requests run before the first measured window; they are in no figure."""
+
+    requests: int
+    tokens: int
+    steps: int
+    seconds: float
+
+
+@dataclass(frozen=True)
+class TrialRecord:
+    """One measured window: a line of ``trials.jsonl``. All figures are computed from these lines alone.
+
+    :param point: index of the plan's point; ``axes`` names its coordinates (concurrency, draft_len, ...).
+    :param pass_: pass of a mirrored segment, 0 elsewhere; ``mask`` says which arm each period ran.
+    :param status: ``complete``, ``interrupted`` (by the user), ``timeout`` (by ``measure.timeout``).
+    :param subject: what was measured, as the subject describes itself, ``capabilities`` included.
+    :param label: ``natural``, ``synthetic input`` or ``forced acceptance``.
+    :param wall_ns: from the first admission (the origin) to the last commit.
+    :param planned_requests: requests of the workload; fewer lines than that means that the trial was cut.
+    """
+
+    trial: int
+    point: int
+    segment: int
+    pass_: int
+    mask: str | None
+    seed: int
+    attempt: int
+    status: str
+    started_utc: str
+    variant: str
+    axes: dict[str, Any]
+    label: str
+    subject: dict[str, Any]
+    wall_ns: int
+    planned_requests: int
+    committed_tokens: int
+    tokens_sha256: str | None
+    output_tokens_per_s: float | None
+    acceptance_length: float | None
+    steps: StepTable
+    ranges: dict[str, RangeTimes]
+    evidence: Evidence
+    warmup: WarmUp | None = None
+    plan_hash: str | None = None
+    schema_version: int = SCHEMA_VERSION
+
+
+@dataclass(frozen=True)
+class Point:
+    """The figures of one configuration. Definitions are in :data:`specbench.report.report.DEFINITIONS`.
+
+    :param isl: fixed input length in tokens, None when prompts have their own; ``mean_isl`` is what was measured.
+    :param acceptance_counts: ``{drafted, reached, accepted}`` by draft position, behind the rates.
+    """
+
+    point: int
+    variant: str
+    model: str
+    drafter: str
+    acceptance: str
+    workload: str
+    concurrency: int
+    draft_len: int
+    isl: int | None
+    osl: int | None
+    status: str
+    trials: int
+    requests: int
+    failed_requests: int
+    steps: int
+    committed_tokens: int
+    prompt_tokens: int
+    wall_s: float
+    mean_isl: float | None = None
+    mean_osl: float | None = None
+    output_tokens_per_s: float | None = None
+    full_batch_tokens_per_s: float | None = None
+    full_batch_steps: int = 0
+    mean_active_requests: float | None = None
+    tokens_per_s_per_user: float | None = None
+    requests_per_s: float | None = None
+    acceptance_length: float | None = None
+    conditional_acceptance: list[float | None] = field(default_factory=list)
+    joint_acceptance: list[float | None] = field(default_factory=list)
+    acceptance_counts: dict[str, list[int]] = field(default_factory=dict)
+    ttft_ms: Distribution | None = None
+    tpot_ms: Distribution | None = None
+    itl_ms: Distribution | None = None
+    e2e_ms: Distribution | None = None
+    step_ms: float | None = None
+    device_ms: float | None = None
+    host_total_ms: float | None = None
+    host_exposed_ms: float | None = None
+    other_idle_ms: float | None = None
+    ranges: dict[str, RangeStats] = field(default_factory=dict)
+    tokens_sha256: str | None = None
+
+
+@dataclass(frozen=True)
+class Analysis:
+    """``analysis.json``: what every format and ``compare`` reads.
+
+    :param kind: ``run``, ``sweep`` or ``ab``.
+    :param label: ``natural``, ``synthetic input`` or ``forced acceptance``; on every report.
+    :param scenario: as resolved; ``environment`` as measured on.
+    """
+
+    kind: str
+    label: str
+    scenario: dict[str, Any]
+    environment: dict[str, Any]
+    points: list[Point]
+    gates: list[Gate]
+    comparisons: list[dict[str, Any]] = field(default_factory=list)
+    pooled: dict[str, Any] | None = None
+    status: str = "complete"
+    subject: dict[str, Any] = field(default_factory=dict)
+    warmup: WarmUp | None = None
+    command: str | None = None
+    plan_hash: str | None = None
+    started_utc: str | None = None
+    specbench_version: str | None = None
+    schema_version: int = SCHEMA_VERSION
+
+    @property
+    def is_valid(self) -> bool:
+        """False when a gate says that the figures may not be used."""
+        return all(gate.status != "fail" for gate in self.gates)

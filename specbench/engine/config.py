@@ -114,5 +114,10 @@ class EngineConfig:
 
     @property
     def blocks_per_sequence(self) -> int:
-        """KV blocks one sequence of ``max_seq_len`` needs, the draft tokens past its end included."""
-        return -(-(self.max_seq_len + self.drafter.max_draft_len + 1) // self.tokens_per_block)
+        """KV blocks one sequence of ``max_seq_len`` needs, rows past its end included."""
+        return -(-self.max_positions // self.tokens_per_block)
+
+    @property
+    def max_positions(self) -> int:
+        """Positions a sequence may touch: under overlap a step may run past the end that the host has not seen yet."""
+        return self.max_seq_len + 2 * (self.drafter.max_draft_len + 1)

@@ -1,0 +1,82 @@
+"""The device interface: one in-order stream, pinned staging, asynchronous copies, launches with a completion.
+
+The engine is written against :class:`Device` alone. What holds on every device:
+
+- items run in the order they were enqueued,
+- ``copy_async`` reads its source when it *executes*, not when it is called, so a staging buffer may not be written
+  again before that,
+- a launch returns at once; :meth:`Completion.wait` blocks the host and re-raises what the device program raised.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+
+from specbench.device.tracing import Span
+
+
+class Completion(Protocol):
+    """Handle of one launch."""
+
+    def wait(self, timeout_s: float | None = None) -> bool:
+        """Block until the launch has executed; False when ``timeout_s`` seconds passed first.
+
+        :raises Exception: whatever the device program raised.
+        """
+        ...
+
+    @property
+    def times_ns(self) -> tuple[int, int]:
+        """Start and end of the launch on the device, on the host's ``perf_counter_ns`` axis; valid after a wait."""
+        ...
+
+
+class Device(Protocol):
+    """One execution device."""
+
+    name: str
+    torch_device: torch.device
+
+    def empty_staging(self, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
+        """Return an uninitialised host tensor that :meth:`copy_async` may read (pinned where that means something)."""
+        ...
+
+    def stage(self, source: Tensor) -> Tensor:
+        """Return ``source`` in host memory that :meth:`copy_async` may read: itself, or a pinned copy."""
+        ...
+
+    def copy_async(self, destination: Tensor, source: Tensor) -> None:
+        """Enqueue ``destination.copy_(source)``; the source is read when the copy executes."""
+        ...
+
+    def launch(self, program: Callable[[], Any], name: str) -> Completion:
+        """Enqueue ``program``; ``name`` is its range on the device lane."""
+        ...
+
+    def synchronize(self) -> None:
+        """Block the host until everything enqueued has executed."""
+        ...
+
+    def drain_busy(self) -> list[Span]:
+        """Return device-lane spans since the last call: what the device executed, and when."""
+        ...
+
+    def memory_bytes(self) -> int:
+        """Memory that weights and cache may use, in bytes, right now."""
+        ...
+
+    def profiler_start(self) -> None:
+        """Open the window of an external profiler, where the device has one."""
+        ...
+
+    def profiler_stop(self) -> None:
+        """Close what :meth:`profiler_start` opened."""
+        ...
+
+    def close(self) -> None:
+        """Finish what is enqueued and release the device; further calls are errors."""
+        ...

@@ -1,0 +1,151 @@
+"""The CPU as a device: one worker thread that executes enqueued items in order.
+
+It promises the order of a CUDA stream, not its concurrency: host and worker share cores and the interpreter. The
+lifecycle bugs of asynchronous code (a staging buffer written too early, an output read too soon) are the same here.
+"""
+
+from __future__ import annotations
+
+import queue
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+import psutil
+import torch
+from torch import Tensor
+
+from specbench.device.tracing import NullTracer, Span, Tracer
+from specbench.errors import EngineError
+
+
+class CpuCompletion:
+    """Set by the worker when its item has run."""
+
+    __slots__ = ("_done", "_end_ns", "_error", "_start_ns")
+
+    def __init__(self) -> None:
+        self._done = threading.Event()
+        self._error: BaseException | None = None
+        self._start_ns = 0
+        self._end_ns = 0
+
+    def finish(self, start_ns: int, end_ns: int, error: BaseException | None) -> None:
+        """Called by the worker alone."""
+        self._start_ns, self._end_ns, self._error = start_ns, end_ns, error
+        self._done.set()
+
+    def wait(self, timeout_s: float | None = None) -> bool:
+        """See :class:`specbench.device.base.Completion`."""
+        if not self._done.wait(timeout_s):
+            return False
+        if self._error is not None:
+            raise self._error
+        return True
+
+    @property
+    def times_ns(self) -> tuple[int, int]:
+        """See :class:`specbench.device.base.Completion`."""
+        return self._start_ns, self._end_ns
+
+
+_Item = tuple[str, Callable[[], Any], CpuCompletion | None]
+
+
+class CpuDevice:
+    """See :class:`specbench.device.base.Device`.
+
+    :param tracer: receives one device-lane range an item, opened on the worker thread.
+    :param num_threads: intra-operator threads; None keeps PyTorch's choice.
+    """
+
+    name = "cpu"
+
+    def __init__(self, tracer: Tracer | None = None, num_threads: int | None = None) -> None:
+        self.torch_device = torch.device("cpu")
+        self._tracer: Tracer = tracer or NullTracer()
+        if num_threads is not None:
+            torch.set_num_threads(num_threads)
+        self._num_threads = torch.get_num_threads()
+        self._items: queue.SimpleQueue[_Item | None] = queue.SimpleQueue()
+        self._busy: list[Span] = []
+        self._failure: BaseException | None = None
+        self._closed = False
+        self._worker = threading.Thread(target=self._run, name="specbench-device", daemon=True)
+        self._worker.start()
+
+    def _run(self) -> None:
+        # Thread counts and inference mode are thread-local in PyTorch: both are set where the work happens.
+        torch.set_num_threads(self._num_threads)
+        with torch.inference_mode():
+            while (item := self._items.get()) is not None:
+                self._execute(item)
+                # A finished item's closure holds tensors; waiting for the next one must not keep them alive.
+                del item
+
+    def _execute(self, item: _Item) -> None:
+        name, program, completion = item
+        start_ns = time.perf_counter_ns()
+        if self._failure is None:
+            try:
+                with self._tracer.range(name, "device"):
+                    program()
+            except BaseException as error:  # noqa: BLE001 - handed to whoever waits
+                self._failure = error
+        end_ns = time.perf_counter_ns()
+        self._busy.append(Span(name, "device", start_ns, end_ns))
+        if completion is not None:
+            completion.finish(start_ns, end_ns, self._failure)
+
+    def _put(self, item: _Item) -> None:
+        if self._closed:
+            raise EngineError("the device was closed and takes no more work", where="device cpu")
+        self._items.put(item)
+
+    def empty_staging(self, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
+        """See :class:`specbench.device.base.Device`."""
+        return torch.empty(shape, dtype=dtype)
+
+    def stage(self, source: Tensor) -> Tensor:
+        """See :class:`specbench.device.base.Device`."""
+        return source
+
+    def copy_async(self, destination: Tensor, source: Tensor) -> None:
+        """See :class:`specbench.device.base.Device`."""
+        self._put(("copy_to_device", lambda: destination.copy_(source), None))
+
+    def launch(self, program: Callable[[], Any], name: str) -> CpuCompletion:
+        """See :class:`specbench.device.base.Device`."""
+        completion = CpuCompletion()
+        self._put((name, program, completion))
+        return completion
+
+    def synchronize(self) -> None:
+        """See :class:`specbench.device.base.Device`. The wait itself is not device work and leaves no span."""
+        completion = self.launch(lambda: None, "synchronize")
+        completion.wait()
+
+    def drain_busy(self) -> list[Span]:
+        """See :class:`specbench.device.base.Device`."""
+        count = len(self._busy)
+        spans = self._busy[:count]
+        del self._busy[:count]
+        return [span for span in spans if span.name != "synchronize"]
+
+    def memory_bytes(self) -> int:
+        """See :class:`specbench.device.base.Device`."""
+        return int(psutil.virtual_memory().available)
+
+    def profiler_start(self) -> None:
+        """Nothing to open on a CPU."""
+
+    def profiler_stop(self) -> None:
+        """Nothing to close on a CPU."""
+
+    def close(self) -> None:
+        """See :class:`specbench.device.base.Device`."""
+        if not self._closed:
+            self._closed = True
+            self._items.put(None)
+            self._worker.join()

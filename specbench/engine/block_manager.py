@@ -1,0 +1,109 @@
+"""Which KV blocks belong to which slot. No torch here.
+
+A block is ``tokens_per_block`` tokens of the cache, over all layers. Blocks are handed out one at a time; a slot's
+logical block ``j`` goes to its *affine* place ``slot * stride + j`` while that is free, so that an attention backend
+may see a batch as one strided view. That is a preference: any free block is valid, and the block table is the truth.
+"""
+
+from __future__ import annotations
+
+import heapq
+
+import numpy as np
+import numpy.typing as npt
+
+from specbench.errors import BlockAccountingError
+
+
+class BlockManager:
+    """Allocates blocks to slots.
+
+    :param num_blocks: blocks in the pool.
+    :param num_slots: slots that may own blocks.
+    :param blocks_per_sequence: most blocks one slot may own; the width of its table row.
+    """
+
+    def __init__(self, num_blocks: int, num_slots: int, blocks_per_sequence: int, tokens_per_block: int) -> None:
+        self.num_blocks = num_blocks
+        self.tokens_per_block = tokens_per_block
+        self.blocks_per_sequence = blocks_per_sequence
+        self.affine_stride = min(blocks_per_sequence, num_blocks // num_slots)
+        self._free = set(range(num_blocks))
+        # Falls back to the highest free block, which is the last place an affine slot grows into. Entries taken
+        # through their affine place stay in the heap and are skipped when they surface.
+        self._descending = [-block for block in range(num_blocks)]
+        heapq.heapify(self._descending)
+        self._num_owned = [0] * num_slots
+        self.table: npt.NDArray[np.int32] = np.zeros((num_slots, blocks_per_sequence), dtype=np.int32)
+
+    @property
+    def num_free(self) -> int:
+        """Blocks nobody owns."""
+        return len(self._free)
+
+    def num_owned(self, slot: int) -> int:
+        """Blocks ``slot`` owns."""
+        return self._num_owned[slot]
+
+    def blocks_for(self, num_tokens: int) -> int:
+        """Blocks that hold ``num_tokens`` tokens."""
+        return -(-num_tokens // self.tokens_per_block)
+
+    def can_grow(self, slot: int, num_tokens: int) -> bool:
+        """True when ``slot`` could own enough blocks for ``num_tokens`` tokens now."""
+        return self.blocks_for(num_tokens) - self._num_owned[slot] <= len(self._free)
+
+    def grow(self, slot: int, num_tokens: int) -> bool:
+        """Give ``slot`` the blocks for ``num_tokens`` tokens, all or none; False when there are too few.
+
+        :raises BlockAccountingError: more tokens than a table row can hold.
+        """
+        needed = self.blocks_for(num_tokens)
+        if needed > self.blocks_per_sequence:
+            raise BlockAccountingError(
+                f"slot {slot} asks for {needed} blocks, its table holds {self.blocks_per_sequence}"
+            )
+        if not self.can_grow(slot, num_tokens):
+            return False
+        for index in range(self._num_owned[slot], needed):
+            self.table[slot, index] = self._take(slot * self.affine_stride + index, index)
+            self._num_owned[slot] = index + 1
+        return True
+
+    def _take(self, affine: int, index: int) -> int:
+        if index < self.affine_stride and affine in self._free:
+            self._free.remove(affine)
+            return affine
+        while True:
+            block = -heapq.heappop(self._descending)
+            if block in self._free:
+                self._free.remove(block)
+                return block
+
+    def release(self, slot: int) -> None:
+        """Take back every block of ``slot``."""
+        for block in self.table[slot, : self._num_owned[slot]].tolist():
+            if block in self._free:
+                raise BlockAccountingError(f"block {block} of slot {slot} is free already")
+            self._free.add(block)
+            heapq.heappush(self._descending, -block)
+        self.table[slot, :] = 0
+        self._num_owned[slot] = 0
+        if len(self._descending) > 4 * self.num_blocks:
+            self._descending = [-block for block in self._free]
+            heapq.heapify(self._descending)
+
+    def check(self) -> None:
+        """Balance the books.
+
+        :raises BlockAccountingError: a block is owned twice, lost, or owned and free.
+        """
+        owned = [block for slot, count in enumerate(self._num_owned) for block in self.table[slot, :count].tolist()]
+        if len(set(owned)) != len(owned):
+            raise BlockAccountingError("a block is owned twice")
+        if not self._free.isdisjoint(owned):
+            raise BlockAccountingError("a block is owned and free at once")
+        if len(owned) + len(self._free) != self.num_blocks:
+            raise BlockAccountingError(
+                f"{len(owned)} owned and {len(self._free)} free blocks do not make {self.num_blocks}"
+            )

@@ -1,0 +1,112 @@
+"""Puts an engine together from its configuration: every choice is made here, none in the step."""
+
+from __future__ import annotations
+
+import torch
+
+from specbench import registry
+from specbench.device.base import Device
+from specbench.device.tracing import NullTracer, Tracer
+from specbench.engine.attention.base import AttentionOperator
+from specbench.engine.config import EngineConfig
+from specbench.engine.drafters.base import build_drafter
+from specbench.engine.input_preparation import InputPreparation
+from specbench.engine.kv_cache import KVCache
+from specbench.engine.llm_engine import LLMEngine
+from specbench.engine.model_runner import ModelRunner
+from specbench.engine.models.config import ModelConfig
+from specbench.engine.models.loading import LoadedModel, load_model
+from specbench.engine.optimizations.base import build_choice
+from specbench.engine.sampling.acceptance import build_acceptance
+from specbench.engine.scheduler import Scheduler
+from specbench.errors import CapacityError, InputError
+
+
+def build_engine(config: EngineConfig, *, tracer: Tracer | None = None, loaded: LoadedModel | None = None) -> LLMEngine:
+    """Load the model and return an engine that is ready to step.
+
+    :param loaded: a model that is in memory already, to share weights between engines; must be on the device.
+    :raises CapacityError: weights or KV cache do not fit in memory.
+    :raises InputError: a name no registry has, or a configuration the model cannot serve.
+    """
+    tracer = tracer or NullTracer()
+    device: Device = registry.DEVICES.load(config.device, where="engine.device")(tracer, config.num_threads)
+    try:
+        return _assemble(config, device, tracer, loaded)
+    except BaseException:
+        device.close()
+        raise
+
+
+def _assemble(config: EngineConfig, device: Device, tracer: Tracer, loaded: LoadedModel | None) -> LLMEngine:
+    _check_rows(config)
+    dtype: torch.dtype = getattr(torch, config.dtype)
+    loaded = loaded or load_model(config.model, dtype, device.torch_device)
+    _check_window(config, loaded.config)
+    scheduler = Scheduler(config)
+    sampling_params = build_choice("sampling_params", dict(config.optimizations), config, device)
+    runner = ModelRunner(
+        config,
+        device,
+        loaded.model,
+        _build_attention(config, loaded.config, device, dtype),
+        build_drafter(config.drafter),
+        build_acceptance(config.acceptance, config.drafter.max_draft_len),
+        tracer,
+    )
+    preparation = InputPreparation(config, device, scheduler.blocks, sampling_params, tracer)
+    device.synchronize()
+    return LLMEngine(config, loaded.config, device, scheduler, preparation, runner, tracer)
+
+
+def _build_attention(
+    config: EngineConfig, model_config: ModelConfig, device: Device, dtype: torch.dtype
+) -> AttentionOperator:
+    size = config.num_blocks * config.tokens_per_block * model_config.kv_bytes_per_token(dtype.itemsize)
+    available = device.memory_bytes()
+    if size > available:
+        raise CapacityError(
+            f"a KV cache of {config.num_blocks} blocks takes {size / 2**30:.2f} GiB, {available / 2**30:.2f} GiB are free",
+            where="engine.num_blocks",
+            hint="lower workload.concurrency, engine.max_seq_len or engine.kv_cache",
+        )
+    cache = KVCache(
+        num_layers=model_config.num_layers,
+        num_blocks=config.num_blocks,
+        tokens_per_block=config.tokens_per_block,
+        num_kv_heads=model_config.num_kv_heads,
+        head_dim=model_config.head_dim,
+        dtype=dtype,
+        device=device.torch_device,
+    )
+    attention: AttentionOperator = registry.ATTENTION.load(config.attention, where="engine.attention")(
+        cache, num_heads=model_config.num_heads
+    )
+    return attention
+
+
+def _check_rows(config: EngineConfig) -> None:
+    rows = config.max_batch_size * (config.drafter.max_draft_len + 1)
+    if rows > config.max_num_tokens:
+        raise CapacityError(
+            f"{config.max_batch_size} requests with {config.drafter.max_draft_len} draft tokens take {rows} rows, "
+            f"a step may carry {config.max_num_tokens}",
+            where="engine.max_num_tokens",
+            hint=f"set engine.max_num_tokens to {rows} or more",
+        )
+
+
+def _check_window(config: EngineConfig, model_config: ModelConfig) -> None:
+    if config.max_seq_len > model_config.max_position_embeddings:
+        raise InputError(
+            f"{config.max_seq_len} is beyond the model's {model_config.max_position_embeddings} positions",
+            where="engine.max_seq_len",
+            hint=f"set it to {model_config.max_position_embeddings} or less",
+        )
+    window = model_config.sliding_window
+    if window is not None and config.max_seq_len > window:
+        raise InputError(
+            f"{config.max_seq_len} is beyond the model's sliding window of {window} tokens, which is not built",
+            where="engine.max_seq_len",
+            hint=f"set it to {window} or less",
+        )

@@ -1,0 +1,56 @@
+"""Per-slot state that lives on the device and that the host never reads.
+
+The host may be a step behind; what it does not know of a sequence (its length, its last token, its drafts) is here.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from specbench.engine.config import EngineConfig
+from specbench.engine.forward_batch import ContextRows
+
+
+class DeviceState:
+    """Tensors with a row a slot; row ``max_batch_size`` is padding's own.
+
+    :ivar token_ids: int64 [slots + 1, max positions]; committed ids, prompt included. Beyond ``num_tokens``: stale.
+    :ivar num_tokens: int64 [slots + 1]; committed tokens. The last of them is not in the KV cache yet.
+    :ivar draft_token_ids: int64 [slots + 1, max K]; always valid ids, whether proposed or not.
+    :ivar num_draft_tokens: int64 [slots + 1]; how many of them were proposed.
+    :ivar seeds: int64 [slots + 1]; the request seed.
+    """
+
+    def __init__(self, config: EngineConfig, device: torch.device) -> None:
+        rows = config.max_batch_size + 1
+        max_draft_len = config.drafter.max_draft_len
+
+        def zeros(*shape: int) -> Tensor:
+            return torch.zeros(shape, dtype=torch.int64, device=device)
+
+        self.token_ids = zeros(rows, config.max_positions)
+        self.num_tokens = zeros(rows)
+        self.draft_token_ids = zeros(rows, max_draft_len)
+        self.num_draft_tokens = zeros(rows)
+        self.seeds = zeros(rows)
+
+    def write_context(self, chunk: ContextRows, token_ids: Tensor) -> None:
+        """Record a chunk's ids, int64 [chunk rows], and after the last one the length before any sampling."""
+        self.token_ids[chunk.slot, chunk.start : chunk.end] = token_ids
+        if not chunk.is_last:
+            return
+        self.seeds[chunk.slot] = chunk.seed
+        self.num_draft_tokens[chunk.slot] = 0
+        if chunk.next_token_id is None:
+            self.num_tokens[chunk.slot] = chunk.end
+        else:
+            self.token_ids[chunk.slot, chunk.end] = chunk.next_token_id
+            self.num_tokens[chunk.slot] = chunk.end + 1
+
+    def commit(self, slots: Tensor, token_ids: Tensor, num_committed: Tensor) -> None:
+        """Append ``num_committed`` [B] of ``token_ids`` [B, W] to ``slots`` [B]; the rest of a row is left stale."""
+        num_tokens = self.num_tokens[slots]
+        columns = num_tokens.unsqueeze(1) + torch.arange(token_ids.shape[1], device=token_ids.device)
+        self.token_ids[slots.unsqueeze(1), columns] = token_ids
+        self.num_tokens[slots] = num_tokens + num_committed

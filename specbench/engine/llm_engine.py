@@ -1,0 +1,235 @@
+"""The engine: requests in, committed tokens out, one step at a time."""
+
+from __future__ import annotations
+
+import itertools
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from specbench.device.base import Device
+from specbench.device.tracing import Span, Tracer
+from specbench.engine.block_manager import BlockManager
+from specbench.engine.config import EngineConfig
+from specbench.engine.forward_batch import StepOutput
+from specbench.engine.input_preparation import InputPreparation
+from specbench.engine.model_runner import ModelRunner, PendingStep
+from specbench.engine.models.config import ModelConfig
+from specbench.engine.request import Request
+from specbench.engine.sampling.params import SamplingParams
+from specbench.engine.scheduler import Schedule, Scheduler
+from specbench.engine.step_accounting import StepTimes, account_step
+from specbench.errors import CapacityError, InputError, NonFiniteLogitsError, PromptTooLongError
+from specbench.records import StepRecord
+
+
+@dataclass(frozen=True)
+class StepEvent:
+    """Tokens one request gained in a step; ``finished`` when they were its last."""
+
+    request: Request
+    token_ids: list[int]
+    finished: bool
+
+
+@dataclass(frozen=True)
+class _InFlight:
+    schedule: Schedule
+    pending: PendingStep
+    host_start_ns: int
+    launch_ns: int
+
+
+class LLMEngine:
+    """Continuous batching over one model. Build it with :func:`specbench.engine.build.build_engine`.
+
+    With ``config.overlap`` a call of :meth:`step` launches a step before it reads the one launched by the call
+    before, so its events are those of the earlier step.
+    """
+
+    def __init__(
+        self,
+        config: EngineConfig,
+        model_config: ModelConfig,
+        device: Device,
+        scheduler: Scheduler,
+        input_preparation: InputPreparation,
+        model_runner: ModelRunner,
+        tracer: Tracer,
+    ) -> None:
+        self.config = config
+        self.model_config = model_config
+        self.device = device
+        self._scheduler = scheduler
+        self._input_preparation = input_preparation
+        self._model_runner = model_runner
+        self._tracer = tracer
+        self._requests: dict[str, Request] = {}
+        self._ids = itertools.count()
+        self._num_steps = 0
+        self._in_flight: _InFlight | None = None
+        self._steps: list[StepRecord] = []
+
+    def add_request(
+        self, prompt_token_ids: Sequence[int], params: SamplingParams, *, request_id: str | None = None
+    ) -> Request:
+        """Queue a prompt; its clock starts now.
+
+        :raises PromptTooLongError: no token could follow the prompt within ``max_seq_len``.
+        :raises CapacityError: the KV pool could not hold the request even alone.
+        :raises InputError: an empty prompt, an id outside the vocabulary, an id in use.
+        """
+        request_id = f"request-{next(self._ids)}" if request_id is None else request_id
+        prompt = tuple(prompt_token_ids)
+        max_length = min(len(prompt) + params.max_tokens, self.config.max_seq_len)
+        self._check_request(request_id, prompt, max_length)
+        end_ids = () if params.ignore_eos else self.model_config.eos_token_ids
+        request = Request(
+            request_id=request_id,
+            prompt_token_ids=prompt,
+            params=params,
+            end_token_ids=frozenset((*end_ids, *params.stop_token_ids)),
+            max_length=max_length,
+            admitted_ns=time.perf_counter_ns(),
+        )
+        self._requests[request_id] = request
+        self._scheduler.add(request)
+        return request
+
+    def _check_request(self, request_id: str, prompt: tuple[int, ...], max_length: int) -> None:
+        where = f"request {request_id}"
+        if request_id in self._requests:
+            raise InputError("a request with this id is running", where=where)
+        if not prompt:
+            raise InputError("the prompt has no tokens", where=where)
+        if min(prompt) < 0 or max(prompt) >= self.model_config.vocab_size:
+            raise InputError(f"a token id lies outside 0..{self.model_config.vocab_size - 1}", where=where)
+        if len(prompt) >= self.config.max_seq_len:
+            raise PromptTooLongError(
+                f"the prompt has {len(prompt)} tokens, and max_seq_len is {self.config.max_seq_len}",
+                where=where,
+                hint=f"set engine.max_seq_len to {len(prompt) + 1} or more, or shorten the prompt",
+            )
+        rows = self.config.drafter.max_draft_len + 1
+        needed = -(-(max_length + 2 * rows) // self.config.tokens_per_block)
+        if needed > self.config.num_blocks:
+            raise CapacityError(
+                f"needs {needed} KV blocks, the pool has {self.config.num_blocks}",
+                where=where,
+                hint="raise engine.num_blocks or engine.kv_cache, or lower the output length",
+            )
+
+    def abort(self, request_id: str) -> None:
+        """Drop a request; tokens of it in flight are discarded. Unknown or finished ids are ignored."""
+        request = self._requests.pop(request_id, None)
+        if request is not None:
+            request.finish_reason = "abort"
+            self._scheduler.finish(request)
+
+    @property
+    def has_work(self) -> bool:
+        """True while a request waits or runs, or a step is in flight."""
+        return self._scheduler.has_work or self._in_flight is not None
+
+    @property
+    def num_running(self) -> int:
+        """Requests that hold a slot."""
+        return len(self._scheduler.running)
+
+    @property
+    def num_preemptions(self) -> int:
+        """Preemptions since the engine was built."""
+        return self._scheduler.num_preemptions
+
+    @property
+    def blocks(self) -> BlockManager:
+        """The block manager, for checks and reports."""
+        return self._scheduler.blocks
+
+    def step(self) -> list[StepEvent]:
+        """Launch the next step and return the events of the step whose tokens reached the host."""
+        launched = self._launch()
+        if not self.config.overlap:
+            return self._finish(launched)
+        finished, self._in_flight = self._in_flight, launched
+        return self._finish(finished)
+
+    def _launch(self) -> _InFlight | None:
+        host_start_ns = time.perf_counter_ns()
+        with self._tracer.range("schedule"):
+            schedule = self._scheduler.schedule()
+        if schedule.is_empty:
+            return None
+        self._num_steps += 1
+        step = self._num_steps
+        with self._tracer.range("prepare_inputs"):
+            batch = self._input_preparation.prepare(step, schedule)
+        self._tracer.step_started(step, batch.shape)
+        with self._tracer.range("launch", detail=batch.shape):
+            pending = self._model_runner.launch(batch)
+        return _InFlight(schedule, pending, host_start_ns, time.perf_counter_ns())
+
+    def _finish(self, in_flight: _InFlight | None) -> list[StepEvent]:
+        if in_flight is None:
+            return []
+        with self._tracer.range("wait_output"):
+            output = in_flight.pending.read()
+        now_ns = time.perf_counter_ns()
+        with self._tracer.range("update"):
+            events = self._update(in_flight, output, now_ns)
+        self._tracer.step_ended(in_flight.pending.batch.step)
+        return events
+
+    def _update(self, in_flight: _InFlight, output: StepOutput, now_ns: int) -> list[StepEvent]:
+        schedule = in_flight.schedule
+        requests = [chunk.request for chunk in schedule.context] + schedule.generation
+        live = [request.finish_reason is None for request in requests]
+        self._check_finite(in_flight.pending.batch.step, requests, live, output)
+        events, kept = [], [0] * len(requests)
+        for row, request in enumerate(requests):
+            token_ids = output.token_ids[row]
+            if not token_ids:
+                continue
+            request.num_in_flight -= 1
+            if live[row]:
+                kept[row] = request.commit(token_ids, now_ns)
+                events.append(self._event(request, token_ids[: kept[row]]))
+        times = StepTimes(
+            in_flight.host_start_ns, in_flight.launch_ns, *in_flight.pending.completion.times_ns, now_ns
+        )
+        self._steps.append(account_step(in_flight.pending.batch, schedule, output, live, kept, times))
+        return events
+
+    def _event(self, request: Request, token_ids: list[int]) -> StepEvent:
+        finished = request.finish_reason is not None
+        if finished:
+            del self._requests[request.request_id]
+            self._scheduler.finish(request)
+        return StepEvent(request, token_ids, finished)
+
+    @staticmethod
+    def _check_finite(step: int, requests: list[Request], live: list[bool], output: StepOutput) -> None:
+        bad = [r.request_id for r, alive, finite in zip(requests, live, output.is_finite, strict=True) if alive and not finite]
+        if bad:
+            raise NonFiniteLogitsError(
+                f"the target's logits are NaN or infinite for {', '.join(bad[:3])}",
+                where=f"step {step}",
+                hint="check the weights with `specbench pull --force`, or use engine.dtype=float32",
+            )
+
+    def drain_steps(self) -> list[StepRecord]:
+        """Return the records of the steps finished since the last call and forget them."""
+        steps, self._steps = self._steps, []
+        return steps
+
+    def drain_busy(self) -> list[Span]:
+        """Return device-lane spans since the last call. May synchronise."""
+        return self.device.drain_busy()
+
+    def synchronize(self) -> None:
+        """Block until the device is idle."""
+        self.device.synchronize()
+
+    def shutdown(self) -> None:
+        """Release the device. The engine takes no more work."""
+        self.device.close()
