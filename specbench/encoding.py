@@ -1,0 +1,121 @@
+"""Records as JSON and back: dictionaries, lists and scalars, with a schema version that readers check.
+
+NaN and infinity have no place in a result file: :func:`dumps` raises on them instead of writing what no
+reader accepts.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import types
+import typing
+from collections.abc import Mapping, Sequence
+from functools import cache
+from typing import Any, TypeVar
+
+from specbench.errors import ResultsError
+from specbench.records import SCHEMA_VERSION, StepTable
+
+_Record = TypeVar("_Record")
+
+
+def to_json(record: Any) -> Any:
+    """Return ``record`` as dictionaries, lists and scalars; field names lose a trailing underscore."""
+    if isinstance(record, StepTable):
+        return record.columns
+    if dataclasses.is_dataclass(record) and not isinstance(record, type):
+        return {f.name.rstrip("_"): to_json(getattr(record, f.name)) for f in dataclasses.fields(record)}
+    if isinstance(record, Mapping):
+        return {str(key): to_json(value) for key, value in record.items()}
+    if isinstance(record, Sequence) and not isinstance(record, str):
+        return record if _is_flat(record) else [to_json(item) for item in record]
+    return record
+
+
+def dumps(record: Any, *, indent: int | None = None) -> str:
+    """Return ``record`` as JSON text: one line, or indented.
+
+    :raises ValueError: a NaN or an infinity is in it, which is a bug in whoever made the record.
+    """
+    separators = (",", ":") if indent is None else None
+    return json.dumps(to_json(record), indent=indent, separators=separators, allow_nan=False, ensure_ascii=False)
+
+
+def _is_flat(values: Sequence[Any]) -> bool:
+    return isinstance(values, list) and all(type(value) in (int, float, str) for value in values)
+
+
+def from_json(kind: type[_Record], data: Any, where: str = "result") -> _Record:
+    """Build a ``kind`` from :func:`to_json`'s form. Unknown keys are ignored.
+
+    :raises ResultsError: a newer schema, a missing key, or a value of the wrong shape.
+    """
+    if isinstance(data, Mapping):
+        check_schema_version(data, where)
+    return typing.cast(_Record, _decode(kind, data, where))
+
+
+def check_schema_version(data: Mapping[str, Any], where: str) -> None:
+    """Refuse what a newer specbench wrote."""
+    version = data.get("schema_version", SCHEMA_VERSION)
+    if not isinstance(version, int) or version > SCHEMA_VERSION:
+        raise ResultsError(
+            f"schema_version {version!r} is newer than this specbench reads ({SCHEMA_VERSION})",
+            where=where,
+            hint="upgrade specbench: pip install --upgrade specbench",
+        )
+
+
+@cache
+def _hints(kind: type) -> dict[str, Any]:
+    return typing.get_type_hints(kind)
+
+
+def _decode(kind: Any, data: Any, where: str) -> Any:
+    if kind is StepTable:
+        return StepTable(_mapping(data, where))
+    if dataclasses.is_dataclass(kind):
+        return _decode_record(typing.cast(type, kind), _mapping(data, where), where)
+    origin = typing.get_origin(kind)
+    if origin in (types.UnionType, typing.Union):
+        inner = next(arg for arg in typing.get_args(kind) if arg is not type(None))
+        return None if data is None else _decode(inner, data, where)
+    if origin is dict:
+        inner = typing.get_args(kind)[1]
+        if inner is Any:
+            return _mapping(data, where)
+        return {key: _decode(inner, value, f"{where}.{key}") for key, value in _mapping(data, where).items()}
+    if origin is list and dataclasses.is_dataclass(typing.get_args(kind)[0]):
+        inner = typing.get_args(kind)[0]
+        return [_decode(inner, item, f"{where}[{i}]") for i, item in enumerate(_items(data, where))]
+    if origin is list:
+        return _items(data, where)
+    if kind is float and isinstance(data, int) and not isinstance(data, bool):
+        return float(data)
+    if isinstance(kind, type) and not isinstance(data, kind):
+        raise ResultsError(f"expected {kind.__name__}, found {data!r}", where=where)
+    return data
+
+
+def _decode_record(kind: type, data: Mapping[str, Any], where: str) -> Any:
+    values = {}
+    for item in dataclasses.fields(kind):
+        key = item.name.rstrip("_")
+        if key in data:
+            values[item.name] = _decode(_hints(kind)[item.name], data[key], f"{where}.{key}")
+        elif item.default is dataclasses.MISSING and item.default_factory is dataclasses.MISSING:
+            raise ResultsError(f"key {key!r} is missing", where=where)
+    return kind(**values)
+
+
+def _mapping(data: Any, where: str) -> dict[str, Any]:
+    if not isinstance(data, dict):
+        raise ResultsError(f"expected an object, found {type(data).__name__}", where=where)
+    return data
+
+
+def _items(data: Any, where: str) -> list[Any]:
+    if not isinstance(data, list):
+        raise ResultsError(f"expected a list, found {type(data).__name__}", where=where)
+    return data

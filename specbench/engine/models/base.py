@@ -1,0 +1,55 @@
+"""What the engine and the loader ask of a model."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+
+import torch
+from torch import Tensor
+
+from specbench.engine.attention.base import AttentionOperator
+from specbench.engine.models.config import ModelConfig
+
+
+class CausalLM(ABC):
+    """A decoder-only model for inference: weights in the layout its device multiplies fastest, no autograd.
+
+    Filled tensor by tensor, so that a second copy of the weights never exists: :meth:`load_tensor` for each of
+    :meth:`expected_tensors`, in any order, then :meth:`finish_loading`.
+    """
+
+    def __init__(self, config: ModelConfig, dtype: torch.dtype, device: torch.device) -> None:
+        self.config = config
+        self.dtype = dtype
+        self.device = device
+
+    @abstractmethod
+    def expected_tensors(self) -> dict[str, tuple[int, ...]]:
+        """Name in the Hugging Face format -> shape, of every tensor the model needs. A tied head is not among them."""
+
+    @abstractmethod
+    def load_tensor(self, name: str, tensor: Tensor) -> None:
+        """Take over one tensor, of any floating point type, on any device; its memory may be kept.
+
+        :raises CheckpointError: an unknown name, a second tensor of that name or another shape than expected.
+        """
+
+    @abstractmethod
+    def finish_loading(self) -> None:
+        """Check that the weights are complete.
+
+        :raises CheckpointError: tensors are missing.
+        """
+
+    @abstractmethod
+    def forward(self, token_ids: Tensor, positions: Tensor, attention: AttentionOperator) -> Tensor:
+        """Run the layers on a step's rows.
+
+        :param token_ids: [T] int64, ``positions`` [T] int64: place of each token in its sequence.
+        :param attention: prepared for this step.
+        :returns: [T, hidden_size] after the final norm, in the model's dtype.
+        """
+
+    @abstractmethod
+    def compute_logits(self, hidden: Tensor) -> Tensor:
+        """Return float32 logits [N, vocab_size] of ``hidden`` [N, hidden_size]."""

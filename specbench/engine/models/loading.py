@@ -1,0 +1,159 @@
+"""From a :class:`ModelSpec` to a model with its weights in place."""
+
+from __future__ import annotations
+
+import ctypes
+import hashlib
+import json
+import math
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import torch
+
+from specbench.engine.config import ModelSpec
+from specbench.engine.models.checkpoint import ModelLocation, find_model
+from specbench.engine.models.config import ModelConfig
+from specbench.engine.models.gguf_header import read_header
+from specbench.engine.models.gguf_tokenizer import tokenizer_directory
+from specbench.engine.models.gguf_weights import GgufSource
+from specbench.engine.models.pickle_weights import PickleSource, find_pickles
+from specbench.engine.models.random_weights import RandomSource
+from specbench.engine.models.safetensors_weights import SafetensorsSource, find_safetensors
+from specbench.engine.models.tensor_source import TensorSource, check_tensors
+from specbench.errors import SpecbenchError
+from specbench.registry import MODELS
+
+if TYPE_CHECKING:
+    from specbench.engine.models.base import CausalLM
+
+_FINGERPRINT_BYTES = 1 << 20
+_LARGE_SHARE = 16  # a tensor is large above this fraction of the model
+
+
+@dataclass(frozen=True)
+class LoadedModel:
+    """A model that is ready to run.
+
+    :param source: what was loaded, for people: name and origin.
+    :param fingerprint: hex digest that differs between different weights or configurations. It is cheap: file sizes and
+        the first and last MiB of each weight file, or the seed.
+    :param num_parameters: a tied head counted once.
+    :param directory: where the tokenizer's files are; None where there are none.
+    """
+
+    model: CausalLM
+    config: ModelConfig
+    source: str
+    fingerprint: str
+    num_parameters: int
+    directory: Path | None
+
+
+def load_model(spec: ModelSpec, dtype: torch.dtype, device: torch.device) -> LoadedModel:
+    """Build the model of ``spec`` and fill it tensor by tensor, so that no second copy of the weights ever exists.
+
+    :raises ModelNotFoundError: no such model, or it has not been pulled.
+    :raises CheckpointError: files that are truncated, unreadable or unlike the configuration.
+    """
+    location = find_model(spec)
+    config = location.read_config()
+    model = build_model(config, dtype=dtype, device=device)
+    with _open_source(location, config, spec.seed, model, dtype, device) as source:
+        fill_model(model, source, location.path or Path(location.source))
+    return LoadedModel(
+        model=model,
+        config=config,
+        source=location.source,
+        fingerprint=compute_fingerprint(location, config, spec.seed),
+        num_parameters=config.num_parameters,
+        directory=_find_tokenizer(location),
+    )
+
+
+def build_model(config: ModelConfig, *, dtype: torch.dtype, device: torch.device) -> CausalLM:
+    """Build the module of ``config.architecture`` with its weights allocated and not yet filled."""
+    model_class = MODELS.load(config.architecture)
+    model: CausalLM = model_class(config, dtype=dtype, device=device)
+    return model
+
+
+def fill_model(model: CausalLM, source: TensorSource, where: Path) -> None:
+    """Copy every tensor the model expects out of ``source``.
+
+    The largest go first: such a tensor is then in transit beside an empty model, and the peak of memory is not the
+    whole model and its embedding once more. The rest go in the model's order, in which those packed together meet.
+
+    :raises CheckpointError: see :func:`check_tensors`.
+    """
+    expected = model.expected_tensors()
+    check_tensors(expected, source, where)
+    large = sum(map(math.prod, expected.values())) // _LARGE_SHARE
+    sizes = {name: math.prod(shape) for name, shape in expected.items()}
+    # The sort is stable.
+    for name in sorted(expected, key=lambda name: -sizes[name] if sizes[name] > large else 0):
+        model.load_tensor(name, source.read(name))
+    model.finish_loading()
+    _return_freed_memory()
+
+
+def _return_freed_memory() -> None:
+    """Give back what the allocator keeps of tensors in transit: with glibc, a tenth of a small model."""
+    try:
+        ctypes.CDLL(None).malloc_trim(0)
+    except (OSError, AttributeError, TypeError):
+        # Another allocator; nothing depends on it.
+        return
+
+
+def _open_source(
+    location: ModelLocation,
+    config: ModelConfig,
+    seed: int,
+    model: CausalLM,
+    dtype: torch.dtype,
+    device: torch.device,
+) -> TensorSource:
+    if location.random:
+        return RandomSource(config, model.expected_tensors(), seed=seed, dtype=dtype, device=device)
+    assert location.path is not None
+    if location.kind == "gguf":
+        return GgufSource(read_header(location.path), config, dtype)
+    if paths := find_safetensors(location.path):
+        return SafetensorsSource(paths)
+    return PickleSource(find_pickles(location.path))
+
+
+def weight_files(location: ModelLocation) -> list[Path]:
+    """Return the files the weights are read from; none for random weights."""
+    if location.random or location.path is None:
+        return []
+    if location.kind == "gguf":
+        return [location.path]
+    return find_safetensors(location.path) or find_pickles(location.path)
+
+
+def compute_fingerprint(location: ModelLocation, config: ModelConfig, seed: int) -> str:
+    """Return the digest that :class:`LoadedModel` describes."""
+    digest = hashlib.sha256(json.dumps(asdict(config), sort_keys=True).encode())
+    if location.random:
+        digest.update(f"random seed {seed}".encode())
+    for path in weight_files(location):
+        size = path.stat().st_size
+        digest.update(f"{path.name} {size}".encode())
+        with open(path, "rb") as file:
+            digest.update(file.read(_FINGERPRINT_BYTES))
+            file.seek(max(0, size - _FINGERPRINT_BYTES))
+            digest.update(file.read())
+    return digest.hexdigest()
+
+
+def _find_tokenizer(location: ModelLocation) -> Path | None:
+    if location.kind != "gguf" or location.path is None:
+        return location.path
+    try:
+        return tokenizer_directory(location.path)
+    except SpecbenchError:
+        # Random token workloads need none; the others report it when they ask for one.
+        return None
