@@ -1,0 +1,68 @@
+"""Paged cache of keys and values: the memory behind the block tables."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from torch import Tensor
+
+
+class KVCache:
+    """Keys and values of every layer, in blocks of ``tokens_per_block`` tokens.
+
+    Every cell is finite at all times: memory starts as zeros, and whoever writes calls :meth:`repair` when a value may
+    have been NaN or infinite. Backends can therefore mask a cell nobody owns by adding minus infinity to its score;
+    with a NaN left in it, the masked cell would still spoil the sum (0 * NaN is NaN).
+
+    :param num_blocks: blocks of the pool, shared by all requests.
+    """
+
+    def __init__(
+        self,
+        num_layers: int,
+        num_blocks: int,
+        tokens_per_block: int,
+        num_kv_heads: int,
+        head_dim: int,
+        dtype: torch.dtype,
+        device: torch.device,
+    ) -> None:
+        self.num_layers = num_layers
+        self.num_blocks = num_blocks
+        self.tokens_per_block = tokens_per_block
+        self.num_kv_heads = num_kv_heads
+        self.head_dim = head_dim
+        self.dtype = dtype
+        self.device = device
+        shape = (num_layers, 2, num_blocks, tokens_per_block, num_kv_heads, head_dim)
+        self._storage = _lazy_zeros(shape, dtype, device)
+        self.keys: list[Tensor] = [layer[0] for layer in self._storage]
+        """Per layer [num_blocks, tokens_per_block, num_kv_heads, head_dim]."""
+        self.values: list[Tensor] = [layer[1] for layer in self._storage]
+        """Per layer, shaped as ``keys``."""
+        self._flat_keys = [layer.view(-1, num_kv_heads * head_dim) for layer in self.keys]
+        self._flat_values = [layer.view(-1, num_kv_heads * head_dim) for layer in self.values]
+
+    @property
+    def bytes(self) -> int:
+        """Size of the cache once all of it has been touched."""
+        return self._storage.numel() * self._storage.element_size()
+
+    def write(self, layer: int, cells: Tensor, k: Tensor, v: Tensor) -> None:
+        """Store ``k`` and ``v`` [T, num_kv_heads, head_dim] at ``cells`` [T] (block * tokens_per_block + offset)."""
+        self._flat_keys[layer].index_copy_(0, cells, k.flatten(1))
+        self._flat_values[layer].index_copy_(0, cells, v.flatten(1))
+
+    def repair(self, cells: Tensor) -> None:
+        """Replace what is not finite at ``cells`` [T] by zero, in every layer."""
+        for flat in (*self._flat_keys, *self._flat_values):
+            flat[cells] = flat[cells].nan_to_num(0.0, 0.0, 0.0)
+
+
+def _lazy_zeros(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> Tensor:
+    """Zeros that take memory only where they are touched, where the platform allows it."""
+    if device.type != "cpu":
+        return torch.zeros(shape, dtype=dtype, device=device)
+    # torch.zeros writes every page; numpy asks the system for pages that are zero when first touched.
+    count = int(np.prod(shape)) * dtype.itemsize
+    return torch.from_numpy(np.zeros(count, dtype=np.uint8)).view(dtype).view(shape)
