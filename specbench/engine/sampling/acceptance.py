@@ -1,0 +1,165 @@
+"""How many draft tokens of a step are committed.
+
+Words. The target chooses a token at each of a request's K + 1 rows: ``target_token_ids[:, i]`` follows the last
+committed token and the first i draft tokens. *Accepted* are the n draft tokens that are committed, from the first
+without a gap. After them the target's own token at n is committed too: *recovered* where a draft token was turned down,
+*bonus* where all were accepted. A step therefore commits n + 1 tokens, and never none.
+
+Shapes: G generation requests, K draft tokens a request and step (0 is plain decoding), max K the largest of any step.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+
+import torch
+from torch import Tensor
+
+from specbench.engine.config import AcceptanceSpec
+from specbench.engine.sampling.rng import Purpose, uniform
+from specbench.errors import InputError, UnknownNameError
+
+
+class Acceptance(ABC):
+    """One rule of acceptance. Device operations throughout: the host learns the counts with the step's output.
+
+    :cvar judges_content: acceptance depends on what the drafter proposed; False makes a result `forced acceptance`.
+    """
+
+    judges_content: bool = True
+
+    @abstractmethod
+    def accept(
+        self,
+        target_token_ids: Tensor,
+        draft_token_ids: Tensor,
+        num_draft_tokens: Tensor,
+        seeds: Tensor,
+        positions: Tensor,
+    ) -> tuple[Tensor, Tensor]:
+        """Decide what each request commits.
+
+        :param target_token_ids: [G, K + 1] int64, the target's choices.
+        :param draft_token_ids: [G, K] int64, valid ids whether proposed or not.
+        :param num_draft_tokens: [G] int64, how many of them were proposed.
+        :param seeds: [G] int64, the requests' seeds.
+        :param positions: [G] int64, index in its sequence of the first token each request commits in this step.
+        :return: token ids [G, K + 1], of which the first ``num_committed`` count; num_committed [G], 1 .. K + 1.
+        """
+
+
+class StrictAcceptance(Acceptance):
+    """Accept a draft token that equals the target's choice there.
+
+    The target's choice at a position depends on the tokens before it, the request's seed and the position alone, so
+    the committed tokens are those of plain decoding, greedy or sampled.
+    """
+
+    def accept(
+        self,
+        target_token_ids: Tensor,
+        draft_token_ids: Tensor,
+        num_draft_tokens: Tensor,
+        seeds: Tensor,  # noqa: ARG002 - nothing is drawn
+        positions: Tensor,  # noqa: ARG002
+    ) -> tuple[Tensor, Tensor]:
+        """See :class:`Acceptance`."""
+        draft_len = draft_token_ids.shape[1]
+        proposed = torch.arange(draft_len, device=draft_token_ids.device) < num_draft_tokens.unsqueeze(1)
+        matches = (draft_token_ids == target_token_ids[:, :draft_len]) & proposed
+        # An accepted draft token is the target's own, so the target's row is what is committed, cut at the count.
+        return target_token_ids, matches.to(torch.int64).cumprod(dim=1).sum(dim=1) + 1
+
+
+class ForcedAcceptance(Acceptance):
+    """Accept as many draft tokens as a distribution says, whatever they are.
+
+    All K count as proposed. The number is drawn by seed and position, so two arms of a comparison accept the same.
+
+    :param reach: by draft position, from the first, the probability that it is accepted; falling, max K of them.
+    """
+
+    judges_content = False
+
+    def __init__(self, reach: tuple[float, ...]) -> None:
+        self._reach = torch.tensor(reach, dtype=torch.float64)
+
+    def accept(
+        self,
+        target_token_ids: Tensor,
+        draft_token_ids: Tensor,
+        num_draft_tokens: Tensor,  # noqa: ARG002 - all K count as proposed
+        seeds: Tensor,
+        positions: Tensor,
+    ) -> tuple[Tensor, Tensor]:
+        """See :class:`Acceptance`."""
+        draft_len = draft_token_ids.shape[1]
+        if self._reach.device != seeds.device:  # the first step on its device
+            self._reach = self._reach.to(seeds.device)
+        draw = uniform(seeds, positions, Purpose.FORCED).unsqueeze(1)
+        num_accepted = (draw < self._reach[:draft_len]).sum(dim=1)
+        accepted = torch.arange(draft_len, device=draft_token_ids.device) < num_accepted.unsqueeze(1)
+        drafts = torch.where(accepted, draft_token_ids, target_token_ids[:, :draft_len])
+        return torch.cat((drafts, target_token_ids[:, draft_len:]), dim=1), num_accepted + 1
+
+
+def build_acceptance(spec: AcceptanceSpec, max_draft_len: int) -> Acceptance:
+    """Build the rule that ``spec`` asks for.
+
+    :param max_draft_len: the largest K of any step.
+    :raises InputError: a length or rates that cannot be had with ``max_draft_len`` draft tokens.
+    """
+    if spec.mode == "forced":
+        return ForcedAcceptance(_reach(spec, max_draft_len))
+    if spec.mode != "strict":
+        raise UnknownNameError.of("acceptance mode", spec.mode, ("strict", "forced"), where="acceptance.mode")
+    if spec.length is not None or spec.rates:
+        raise InputError(
+            "a length is given, but strict acceptance takes what the drafter earns",
+            where="acceptance.length",
+            hint="set acceptance.mode to forced, or leave the length out",
+        )
+    return StrictAcceptance()
+
+
+def _reach(spec: AcceptanceSpec, max_draft_len: int) -> tuple[float, ...]:
+    """The probability that each draft position is accepted; first checks that it is one."""
+    if (spec.length is None) == (not spec.rates):
+        raise InputError(
+            "forced acceptance needs a mean length, or conditional rates by position, and not both",
+            where="acceptance.length",
+            hint="for example 2.4, or [0.8, 0.6, 0.4]",
+        )
+    if spec.length is not None:
+        return _reach_of_length(spec.length, max_draft_len)
+    return _reach_of_rates(spec.rates, max_draft_len)
+
+
+def _reach_of_length(length: float, max_draft_len: int) -> tuple[float, ...]:
+    """The two whole lengths around ``length``, mixed: 2.4 is one accepted with 0.6, two with 0.4."""
+    if not 1.0 <= length <= max_draft_len + 1:
+        raise InputError(
+            f"{length} does not lie in 1 .. {max_draft_len + 1}: a step commits the target's own token "
+            f"and up to {max_draft_len} draft tokens",
+            where="acceptance.length",
+            hint="raise drafter.draft_len" if length > 1.0 else "a mean of 1.0 accepts no draft token",
+        )
+    return tuple(min(max(length - 1.0 - position, 0.0), 1.0) for position in range(max_draft_len))
+
+
+def _reach_of_rates(rates: tuple[float, ...], max_draft_len: int) -> tuple[float, ...]:
+    """Products of the conditional rates. Rates beyond the largest K are never reached, and are not an error."""
+    wrong = [rate for rate in rates if not 0.0 <= rate <= 1.0]
+    if wrong:
+        raise InputError(f"a conditional rate must lie in 0 .. 1, found {wrong[0]}", where="acceptance.length")
+    if len(rates) < max_draft_len:
+        raise InputError(
+            f"{len(rates)} conditional rates are given for {max_draft_len} draft positions",
+            where="acceptance.length",
+            hint=f"give {max_draft_len} rates, or lower drafter.draft_len",
+        )
+    reach, product = [], 1.0
+    for rate in rates[:max_draft_len]:
+        product *= rate
+        reach.append(product)
+    return tuple(reach)

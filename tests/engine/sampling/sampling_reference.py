@@ -1,0 +1,52 @@
+"""Plain Python and numpy versions of what the sampler does, to compare with."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+
+from specbench.engine.sampling.metadata import SamplingRows
+from specbench.engine.sampling.params import SamplingParams
+from specbench.engine.sampling.refill import RefillSamplingParams
+
+CPU = torch.device("cpu")
+Array = np.ndarray[tuple[int, ...], np.dtype[np.floating[Any]]]
+
+
+def copy_at_once(destination: torch.Tensor, source: torch.Tensor) -> None:
+    """What a device without a queue does."""
+    destination.copy_(source)
+
+
+def make_rows(params: Sequence[SamplingParams], row_counts: Sequence[int] | None = None) -> SamplingRows:
+    """Rows as the engine makes them, the copies done at once."""
+    counts = list(row_counts) if row_counts is not None else [1] * len(params)
+    return RefillSamplingParams(len(params), max([*counts, 1]) - 1, CPU, copy_at_once).fill(params, counts)
+
+
+def kept_probabilities(logits: Array, params: SamplingParams) -> Array:
+    """Softmax after temperature, top-k (ties with the k-th kept) and top-p (lowest ids first among equals), float64."""
+    logits = logits.astype(np.float64)
+    scaled = (logits - logits.max()) / (1.0 if params.temperature is None else params.temperature)
+    probabilities = np.exp(scaled)
+    if params.top_k and params.top_k < len(logits):
+        probabilities[logits < np.sort(logits)[-params.top_k]] = 0.0
+    probabilities /= probabilities.sum()
+    if params.top_p is not None and params.top_p < 1.0:
+        order = np.argsort(-probabilities, kind="stable")
+        before = np.cumsum(probabilities[order]) - probabilities[order]
+        # The slack covers float64 rounding of the sums; probabilities in the tests are further apart than that.
+        dropped = order[before >= np.float64(np.float32(params.top_p)) - 1e-12]
+        probabilities[dropped[dropped != order[0]]] = 0.0
+        probabilities /= probabilities.sum()
+    return probabilities
+
+
+def inverse_cdf(probabilities: Array, draw: float) -> tuple[int, float]:
+    """The token of ``draw``, in vocabulary order, and the draw's distance to the nearest boundary."""
+    edges = np.cumsum(probabilities)
+    token = int(np.searchsorted(edges, draw, side="right"))
+    return min(token, int(np.flatnonzero(probabilities)[-1])), float(np.abs(edges - draw).min())
