@@ -10,6 +10,7 @@ from specbench.engine.block_manager import BlockManager
 from specbench.engine.config import EngineConfig
 from specbench.engine.forward_batch import ContextRows, ForwardBatch
 from specbench.engine.optimizations.base import SamplingParamsFill
+from specbench.engine.request import Request
 from specbench.engine.scheduler import ContextChunk, Schedule
 
 
@@ -40,15 +41,16 @@ class InputPreparation:
         context = tuple(_context_rows(chunk) for chunk in schedule.context)
         requests = [chunk.request for chunk in schedule.context] + schedule.generation
         rows = self._config.drafter.max_draft_len + 1
+        slots = [_slot(request) for request in schedule.generation]
         with self._tracer.range("populate_sampling_params"):
             sampling_chunks = [chunk for chunk in schedule.context if chunk.samples]
             sampling = self._sampling_params.fill(
                 [chunk.request.params for chunk in sampling_chunks] + [r.params for r in schedule.generation],
                 [1] * len(sampling_chunks) + [schedule.draft_len + 1] * len(schedule.generation),
+                [_slot(chunk.request) for chunk in sampling_chunks] + slots,
             )
         num_next = len(schedule.generation) + sum(chunk.is_last for chunk in schedule.context)
-        slots = [request.slot for request in schedule.generation]
-        table = self._blocks.table[[request.slot for request in requests]]
+        table = self._blocks.table[[_slot(request) for request in requests]]
         return ForwardBatch(
             step=step,
             context=context,
@@ -69,11 +71,15 @@ class InputPreparation:
         return torch.tensor(token_ids, dtype=torch.int64)
 
 
+def _slot(request: Request) -> int:
+    assert request.slot is not None, "a scheduled request holds a slot"
+    return request.slot
+
+
 def _context_rows(chunk: ContextChunk) -> ContextRows:
     request = chunk.request
-    assert request.slot is not None
     return ContextRows(
-        slot=request.slot,
+        slot=_slot(request),
         start=chunk.start,
         end=chunk.end,
         is_last=chunk.is_last,

@@ -18,7 +18,7 @@ from specbench.engine.drafters.base import Drafter
 from specbench.engine.forward_batch import ForwardBatch, StepOutput
 from specbench.engine.models.base import CausalLM
 from specbench.engine.sampling.acceptance import Acceptance
-from specbench.engine.sampling.sampler import finite_rows, select_tokens
+from specbench.engine.sampling.sampler import Selection, select_and_check
 
 # Columns of the output matrix before the token ids.
 _COMMITTED, _DRAFTED, _FINITE, _TOKENS = 0, 1, 2, 3
@@ -166,6 +166,7 @@ class ModelRunner:
             generation_kv_lens=rows.num_tokens + batch.draft_len,
             block_table=block_table,
             positions=rows.positions,
+            max_generation_kv_len=batch.max_num_tokens,
         )
 
     def _sample_and_accept(
@@ -176,11 +177,10 @@ class ModelRunner:
         result[:, _FINITE] = 1
         if logits is not None:
             positions = (rows.positions if rows.selecting is None else rows.positions[rows.selecting]) + 1
-            selected = select_tokens(logits, batch.sampling, rows.seeds, positions)
-            finite = finite_rows(logits)
-            num_sampling = self._commit_context(batch, selected, finite, result)
+            selection = select_and_check(logits, batch.sampling, rows.seeds, positions)
+            num_sampling = self._commit_context(batch, selection, result)
             if batch.num_generation:
-                target = selected[num_sampling:].view(-1, num_rows)
+                target = selection.token_ids[num_sampling:].view(-1, num_rows)
                 token_ids, num_committed = self._acceptance.accept(
                     target, rows.draft_token_ids, rows.num_draft_tokens, self.state.seeds[slots], rows.num_tokens
                 )
@@ -188,11 +188,11 @@ class ModelRunner:
                 generation = result[num_context:]
                 generation[:, _COMMITTED] = num_committed
                 generation[:, _DRAFTED] = rows.num_draft_tokens
-                generation[:, _FINITE] = finite[num_sampling:].view(-1, num_rows).all(dim=1)
+                generation[:, _FINITE] = selection.is_finite[num_sampling:].view(-1, num_rows).all(dim=1)
                 generation[:, _TOKENS:] = token_ids
         output.copy_(result, non_blocking=True)
 
-    def _commit_context(self, batch: ForwardBatch, selected: Tensor, finite: Tensor, result: Tensor) -> int:
+    def _commit_context(self, batch: ForwardBatch, selection: Selection, result: Tensor) -> int:
         """Commit the first token of each chunk that samples; return how many there are."""
         sampling = [row for row, chunk in enumerate(batch.context) if chunk.samples]
         if not sampling:
@@ -200,10 +200,10 @@ class ModelRunner:
         device = self._device.torch_device
         rows = torch.tensor(sampling, device=device)
         slots = torch.tensor([batch.context[row].slot for row in sampling], device=device)
-        token_ids = selected[: len(sampling)]
+        token_ids = selection.token_ids[: len(sampling)]
         self.state.commit(slots, token_ids.unsqueeze(1), torch.ones_like(slots))
         result[rows, _COMMITTED] = 1
-        result[rows, _FINITE] = finite[: len(sampling)].to(torch.int64)
+        result[rows, _FINITE] = selection.is_finite[: len(sampling)].to(torch.int64)
         result[rows, _TOKENS] = token_ids
         return len(sampling)
 

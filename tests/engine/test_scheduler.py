@@ -31,6 +31,7 @@ class Simulation:
         self.in_flight: Schedule | None = None
         self.lengths: dict[str, int] = {}  # the device's view
         self.finished: list[Request] = []
+        self.commits: dict[int, dict[str, int]] = {}  # by schedule: what the device committed to whom
 
     def add(self, name: str, prompt: int, output: int) -> Request:
         max_length = min(prompt + output, self.config.max_seq_len)
@@ -60,7 +61,6 @@ class Simulation:
 
     def run_on_device(self, schedule: Schedule) -> None:
         """Commit at random and check that every row had a block under it."""
-        self.commits: dict[str, int]
         commits = {}
         for chunk in schedule.context:
             owned = self.scheduler.blocks.num_owned(chunk.request.slot or 0) * self.config.tokens_per_block
@@ -75,11 +75,12 @@ class Simulation:
             assert length + schedule.draft_len <= owned, "a row without a block"
             commits[request.request_id] = self.rng.randint(1, schedule.draft_len + 1)
             self.lengths[request.request_id] = length + commits[request.request_id]
-        object.__setattr__(schedule, "commits", commits)
+        self.commits[id(schedule)] = commits
 
     def update(self, schedule: Schedule) -> None:
+        commits = self.commits.pop(id(schedule))
         for request in [c.request for c in schedule.context] + schedule.generation:
-            count = schedule.commits.get(request.request_id)  # type: ignore[attr-defined]
+            count = commits.get(request.request_id)
             if count is None:
                 continue
             request.num_in_flight -= 1
