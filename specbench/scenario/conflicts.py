@@ -1,0 +1,250 @@
+"""Keys that are well formed each, but wrong together or unknown to the registries. Needs no model and no torch."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from pydantic import ValidationError
+
+from specbench.engine.optimizations.base import load_toggle
+from specbench.errors import DeviceUnavailableError, UnknownNameError, WorkloadError, nearest_hint
+from specbench.registry import ATTENTION, DEVICES, DRAFTERS, OPTIMIZATIONS, WORKLOADS
+from specbench.scenario.diagnosis import all_keys, section_model
+from specbench.scenario.machine import cuda_problem
+from specbench.scenario.places import Issue, describe_value, shorten
+from specbench.scenario.schema import Scenario
+from specbench.scenario.variants import OFF, ON
+from specbench.scenario.yaml12 import KeyPath
+
+ACCEPTANCE_MODES = ("strict", "forced")
+PLANNED_MODES = ("rejection", "replay")
+CATEGORIES = ("writing", "roleplay", "reasoning", "math", "coding", "extraction", "stem", "humanities")
+"""Of MT-Bench, and so of chat80."""
+SYNTHETIC = "random_tokens"
+DEFAULT_DRAFT_LEN = 4
+
+
+def find_conflicts(scenario: Scenario) -> list[Issue]:
+    """Every conflict in ``scenario``, in the order of its keys."""
+    checks = (_names, _drafter, _acceptance, _workload, _engine, _optimizations, _variants, _sweep)
+    return [issue for check in checks for issue in check(scenario)]
+
+
+def draft_len_of(scenario: Scenario) -> int:
+    """The largest K any step can use, defaults applied."""
+    drafter = scenario.drafter
+    if drafter.runtime_draft_len:
+        return max(drafter.runtime_draft_len.values())
+    if drafter.draft_len is not None:
+        return drafter.draft_len
+    return 0 if drafter.name == "none" else DEFAULT_DRAFT_LEN
+
+
+def complete_optimizations(chosen: Mapping[str, str]) -> dict[str, str]:
+    """``chosen``, with the recommended variant of every toggle that it does not name."""
+    production = {name: load_toggle(name).recommended for name in OPTIMIZATIONS}
+    return dict(sorted({**production, **chosen}.items()))
+
+
+def _unknown(path: KeyPath, kind: str, name: str, known: Mapping[str, Any], extra: tuple[str, ...] = ()) -> Issue:
+    names = [*extra, *sorted(known)]
+    what = f"unknown {kind} {shorten(repr(name))}; allowed: {', '.join(names)}"
+    return Issue(path, what, nearest_hint(name, names), UnknownNameError)
+
+
+def _names(scenario: Scenario) -> Iterator[Issue]:
+    if scenario.drafter.name not in DRAFTERS:
+        yield _unknown(("drafter", "name"), "drafter", scenario.drafter.name, DRAFTERS)
+    if scenario.workload.kind not in WORKLOADS:
+        yield _unknown(("workload", "kind"), "workload", scenario.workload.kind, WORKLOADS)
+    if scenario.engine.attention not in (*ATTENTION, "auto"):
+        yield _unknown(("engine", "attention"), "attention backend", scenario.engine.attention, ATTENTION, ("auto",))
+    if scenario.engine.device not in (*DEVICES, "auto"):
+        yield _unknown(("engine", "device"), "device", scenario.engine.device, DEVICES, ("auto",))
+
+
+def _drafter(scenario: Scenario) -> Iterator[Issue]:
+    drafter, table = scenario.drafter, scenario.drafter.runtime_draft_len
+    largest = draft_len_of(scenario)
+    if table is not None and not table:
+        yield Issue(("drafter", "runtime_draft_len"), "is empty; allowed: {largest batch size: K}, or null")
+    if drafter.name == "none" and largest > 0:
+        key = "runtime_draft_len" if table else "draft_len"
+        yield Issue(
+            ("drafter", key),
+            f"the drafter none proposes nothing, but K is {largest}",
+            "drafter: none, or drafter: ngram",
+        )
+    if table and drafter.draft_len is not None and drafter.draft_len != largest:
+        yield Issue(
+            ("drafter", "draft_len"),
+            f"has no effect: runtime_draft_len gives every K, {largest} at most",
+            "drop one of the two",
+        )
+    if drafter.min_ngram > drafter.max_ngram:
+        yield Issue(
+            ("drafter", "min_ngram"), f"found {drafter.min_ngram}; allowed: max_ngram ({drafter.max_ngram}) or less"
+        )
+
+
+def _acceptance(scenario: Scenario) -> Iterator[Issue]:
+    acceptance, most = scenario.acceptance, draft_len_of(scenario)
+    path: KeyPath = ("acceptance", "mode")
+    if acceptance.mode not in ACCEPTANCE_MODES:
+        built = "is not built yet" if acceptance.mode in PLANNED_MODES else "is no acceptance mode"
+        yield Issue(
+            path,
+            f"{shorten(repr(acceptance.mode))} {built}; available: {', '.join(ACCEPTANCE_MODES)}",
+            nearest_hint(acceptance.mode, ACCEPTANCE_MODES),
+        )
+        return
+    path = ("acceptance", "length")
+    length = acceptance.length
+    if acceptance.mode == "strict":
+        if length is not None:
+            yield Issue(path, "has no effect under strict acceptance", "set acceptance.mode to forced, or drop it")
+    elif length is None:
+        yield Issue(path, "is missing: forced acceptance needs it", "a mean such as 2.4, or rates such as [0.8, 0.6]")
+    elif isinstance(length, tuple) and len(length) < most:
+        yield Issue(path, f"found {len(length)} rates; allowed: one for each of {most} draft positions (K), or more")
+    elif isinstance(length, (int, float)) and length > most + 1:
+        yield Issue(path, f"found {length}; allowed: 1 to {most + 1} (K + 1, K = {most})", "raise drafter.draft_len")
+
+
+def _workload(scenario: Scenario) -> Iterator[Issue]:
+    workload, kind = scenario.workload, scenario.workload.kind
+    if kind not in WORKLOADS:
+        return
+    synthetic = kind == SYNTHETIC
+    text_only = {key: getattr(workload, key) for key in ("path", "categories", "turns", "system_prompt")}
+    text_only["shuffle"] = workload.shuffle or None
+    if synthetic:
+        for key, value in text_only.items():
+            if value is not None:
+                yield Issue(("workload", key), f"has no effect on {SYNTHETIC}, which has no text", "drop it")
+        if workload.num_requests == "all":
+            yield Issue(("workload", "num_requests"), f"{SYNTHETIC} has no end; allowed: a count")
+    elif workload.isl is not None:
+        yield Issue(
+            ("workload", "isl"),
+            f"{kind} has prompts of its own lengths",
+            f"drop it, or set workload.kind to {SYNTHETIC}",
+        )
+    yield from _workload_file(scenario)
+    if workload.categories is not None and kind in ("chat80", "mt_bench"):
+        for index, name in enumerate(workload.categories):
+            if name not in CATEGORIES:
+                yield _unknown(("workload", "categories", index), "category", name, dict.fromkeys(CATEGORIES))
+    if workload.categories == ():
+        yield Issue(("workload", "categories"), "is empty; allowed: one category or more, or null for all")
+
+
+def _workload_file(scenario: Scenario) -> Iterator[Issue]:
+    path, kind = scenario.workload.path, scenario.workload.kind
+    if kind == "prompts" and path is None:
+        yield Issue(("workload", "path"), "is missing: the workload prompts reads a JSONL file")
+    if kind == "chat80" and path is not None:
+        yield Issue(
+            ("workload", "path"),
+            "has no effect on chat80, which is shipped",
+            "drop it, or set workload.kind to prompts",
+        )
+    elif path is not None and kind != SYNTHETIC and not os.path.isfile(path):
+        problem = "is a folder" if os.path.isdir(path) else "no such file"
+        yield Issue(("workload", "path"), f"{problem}: {describe_value(path)}", error=WorkloadError)
+
+
+def _engine(scenario: Scenario) -> Iterator[Issue]:
+    engine, concurrency = scenario.engine, scenario.workload.concurrency
+    if engine.max_batch_size is not None and concurrency > engine.max_batch_size:
+        yield Issue(
+            ("workload", "concurrency"),
+            f"{concurrency} requests at once are over engine.max_batch_size, {engine.max_batch_size}",
+            f"set engine.max_batch_size to {concurrency} or more",
+        )
+    if engine.kv_cache is not None and engine.num_blocks is not None:
+        yield Issue(("engine", "num_blocks"), "kv_cache sets the same thing", "drop one of the two")
+    rows = (engine.max_batch_size or concurrency) * (draft_len_of(scenario) + 1)
+    if engine.max_num_tokens is not None and engine.max_num_tokens < rows:
+        yield Issue(
+            ("engine", "max_num_tokens"),
+            f"{engine.max_num_tokens} token rows a step do not hold a full batch, max_batch_size * (K + 1) = {rows}",
+            f"set it to {rows} or more, or to null",
+        )
+    if engine.device == "cuda" and (problem := cuda_problem()) is not None:
+        yield Issue(("engine", "device"), problem, "engine.device: cpu", DeviceUnavailableError)
+    if engine.attention == "cpu-paged" and engine.device == "cuda":
+        yield Issue(("engine", "attention"), "cpu-paged runs on the cpu only", "engine.attention: auto")
+
+
+def _optimizations(scenario: Scenario) -> Iterator[Issue]:
+    for name, variant in scenario.optimizations.items():
+        if name not in OPTIMIZATIONS:
+            yield _unknown(("optimizations", name), "toggle", name, OPTIMIZATIONS)
+        elif variant not in (variants := load_toggle(name).variants):
+            yield _unknown(("optimizations", name), f"variant of {name}", variant, variants)
+    for index, name in enumerate(scenario.study or ()):
+        if name not in OPTIMIZATIONS:
+            yield _unknown(("study", index), "toggle", name, OPTIMIZATIONS)
+    chosen = complete_optimizations(scenario.optimizations)
+    if all(name in OPTIMIZATIONS for name in chosen):
+        yield from _toggle_pairs(chosen)
+
+
+def _toggle_pairs(chosen: Mapping[str, str]) -> Iterator[Issue]:
+    """What a toggle off its baseline needs of the others, and what it cannot stand beside."""
+    settings = {f"{name}={variant}" for name, variant in chosen.items()}
+    for name, variant in chosen.items():
+        toggle = load_toggle(name)
+        if variant == toggle.baseline or variant not in toggle.variants:
+            continue
+        for needed in toggle.requires:
+            if needed not in settings:
+                yield Issue(("optimizations", name), f"{variant} needs {needed}", f"set optimizations.{needed}")
+        for other in toggle.conflicts:
+            if other in settings:
+                yield Issue(("optimizations", name), f"{variant} cannot stand beside {other}", "change one of the two")
+
+
+def _variants(scenario: Scenario) -> Iterator[Issue]:
+    for name in scenario.variants:
+        if name in (OFF, ON):
+            yield Issue(("variants", name), f"{OFF} and {ON} are taken: they switch the toggles of study")
+
+
+def _sweep(scenario: Scenario) -> Iterator[Issue]:
+    sweep, keys = scenario.sweep, set(all_keys())
+    for group, values in (("grid", sweep.grid), ("zip", sweep.zip)):
+        for key in values:
+            if key not in keys or key.startswith(("sweep.", "variants", "study", "name")):
+                hint = nearest_hint(key, keys)
+                yield Issue(("sweep", group, key), "is no scenario key that can be swept", hint)
+    if len({len(values) for values in sweep.zip.values()}) > 1:
+        lengths = ", ".join(f"{key}: {len(values)}" for key, values in sweep.zip.items())
+        yield Issue(("sweep", "zip"), f"lists of unequal length ({lengths}) cannot go in step")
+    yield from _sweep_values(scenario)
+
+
+def _sweep_values(scenario: Scenario) -> Iterator[Issue]:
+    """Each swept value by the schema of the key it is for."""
+    sweep = scenario.sweep
+    short = (("workload", "concurrency"), ("drafter", "draft_len"), ("workload", "isl"), ("workload", "osl"))
+    lists: dict[KeyPath, tuple[tuple[str, str], tuple[Any, ...]]]
+    lists = {("sweep", key): ((section, key), getattr(sweep, key) or ()) for section, key in short}
+    for group, table in (("grid", sweep.grid), ("zip", sweep.zip)):
+        for name, values in table.items():
+            section, _, key = name.partition(".")
+            if key:
+                lists[("sweep", group, name)] = ((section, key), values)
+    for path, ((section, key), values) in lists.items():
+        model = section_model(section)
+        if model is None or key not in model.model_fields:
+            continue
+        for index, value in enumerate(values):
+            try:
+                model.model_validate({key: value})
+            except ValidationError:
+                what = f"found {describe_value(value)}, which {section}.{key} does not allow"
+                yield Issue((*path, index), what)

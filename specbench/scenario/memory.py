@@ -1,0 +1,97 @@
+"""How much memory a configuration takes, and whether this machine has it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from specbench.engine.config import EngineConfig
+from specbench.engine.models.config import ModelConfig
+from specbench.errors import CapacityError
+from specbench.scenario.units import format_bytes
+
+BYTES_PER_ELEMENT = {"bfloat16": 2, "float16": 2, "float32": 4}
+_LOGITS_COPIES = 2
+"""Float32 logits of a full batch, and the sampler's working copy of them."""
+
+
+@dataclass(frozen=True)
+class MemoryNeed:
+    """Bytes an engine takes once every KV block has been used.
+
+    :param logits_bytes: of a full batch; grows with the batch, as the KV cache does.
+    :param activations_bytes: estimate for the widest step.
+    """
+
+    weights_bytes: int
+    kv_cache_bytes: int
+    logits_bytes: int
+    activations_bytes: int
+
+    @property
+    def workspace_bytes(self) -> int:
+        """What a step needs beside weights and cache."""
+        return self.logits_bytes + self.activations_bytes
+
+    @property
+    def total_bytes(self) -> int:
+        """All of it."""
+        return self.weights_bytes + self.kv_cache_bytes + self.workspace_bytes
+
+    def __str__(self) -> str:
+        return (
+            f"{format_bytes(self.total_bytes)} (weights {format_bytes(self.weights_bytes)}, "
+            f"KV cache {format_bytes(self.kv_cache_bytes)}, workspace {format_bytes(self.workspace_bytes)})"
+        )
+
+
+def block_bytes(model: ModelConfig, dtype: str, tokens_per_block: int) -> int:
+    """Bytes of one KV block over all layers."""
+    return tokens_per_block * model.kv_bytes_per_token(BYTES_PER_ELEMENT[dtype])
+
+
+def memory_need(engine: EngineConfig, model: ModelConfig) -> MemoryNeed:
+    """What ``engine`` takes when it serves ``model``."""
+    width = BYTES_PER_ELEMENT[engine.dtype]
+    rows = engine.max_batch_size * (engine.drafter.max_draft_len + 1)
+    logits = rows * model.vocab_size * 4 * _LOGITS_COPIES
+    activations = engine.max_num_tokens * (4 * model.hidden_size + 3 * model.intermediate_size) * width
+    return MemoryNeed(
+        model.num_parameters * width,
+        engine.num_blocks * block_bytes(model, engine.dtype, engine.tokens_per_block),
+        logits,
+        activations,
+    )
+
+
+def require_memory(need: MemoryNeed, engine: EngineConfig, available_bytes: int | None) -> None:
+    """Refuse what cannot fit.
+
+    :param available_bytes: None where the machine does not tell; nothing is refused then.
+    :raises CapacityError: with the figures, and what to lower to how much.
+    """
+    if available_bytes is None or need.total_bytes <= available_bytes:
+        return
+    raise CapacityError(
+        f"needs {need}, but {format_bytes(available_bytes)} is available on {engine.device}",
+        where="engine",
+        hint=_what_to_lower(need, engine, available_bytes),
+    )
+
+
+def _what_to_lower(need: MemoryNeed, engine: EngineConfig, available_bytes: int) -> str:
+    batch = engine.max_batch_size
+    sequence = need.kv_cache_bytes // engine.num_blocks * engine.blocks_per_sequence
+    request = sequence + -(-need.logits_bytes // batch)
+    room = available_bytes - need.weights_bytes - need.activations_bytes
+    fitting = room // request
+    if fitting >= batch:
+        return f"set engine.kv_cache to {(room - need.logits_bytes) // 2**20}MiB or less"
+    if fitting >= 1:
+        return (
+            f"lower workload.concurrency and engine.max_batch_size ({batch}) to {fitting} or less, "
+            f"or lower engine.max_seq_len ({engine.max_seq_len})"
+        )
+    smaller = "a smaller model (`specbench list presets`)"
+    if engine.dtype == "float32":
+        smaller = f"engine.dtype: bfloat16, or {smaller}"
+    return smaller if room < 0 else f"lower engine.max_seq_len ({engine.max_seq_len}), or take {smaller}"

@@ -1,0 +1,256 @@
+"""Scenario -> the same scenario with every default written out, and the engine configuration it means."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from specbench.engine.config import AcceptanceSpec, DrafterSpec, EngineConfig, ModelSpec
+from specbench.engine.models.checkpoint import resolve_model_config
+from specbench.engine.models.config import ModelConfig
+from specbench.errors import InputError
+from specbench.scenario.conflicts import SYNTHETIC, complete_optimizations, draft_len_of
+from specbench.scenario.machine import available_memory_bytes, cuda_problem
+from specbench.scenario.memory import MemoryNeed, block_bytes, memory_need, require_memory
+from specbench.scenario.places import Issue, raise_issues
+from specbench.scenario.schema import Acceptance, Drafter, Engine, Scenario, Section, Workload
+from specbench.scenario.units import format_bytes, parse_size
+from specbench.scenario.variants import default_study
+from specbench.scenario.yaml12 import dump_yaml, to_plain
+from specbench.workloads.base import WorkloadSettings
+
+DEFAULT_LEN = 128
+DEFAULT_NUM_REQUESTS = 16
+DEFAULT_NUM_TOKENS = 2048
+TEXT_SEQ_LEN = 4096
+"""``max_seq_len`` of text kinds, whose prompts have no length before they are tokenized."""
+RANDOM_PREFIX = "random:"
+
+_S = TypeVar("_S", bound=Section)
+
+
+@dataclass(frozen=True)
+class ResolvedScenario:
+    """What will run. ``scenario`` has no default left open; ``engine`` is what the engine is built from."""
+
+    scenario: Scenario
+    model: ModelConfig
+    engine: EngineConfig
+    memory: MemoryNeed
+
+    def to_yaml(self) -> str:
+        """The text of ``scenario.yaml`` in a results folder; loading it gives the same scenario."""
+        return dump_yaml(to_plain(self.scenario.model_dump()))
+
+
+def model_spec(scenario: Scenario) -> ModelSpec:
+    """Which weights ``scenario`` names, the ``random:`` shorthand taken apart."""
+    model = scenario.model
+    is_random = model.source.startswith(RANDOM_PREFIX)
+    source = model.source.removeprefix(RANDOM_PREFIX)
+    if not source:
+        raise_issues([_issue("model.source", "a preset is missing after random:")], scenario.places, "model.source")
+    return ModelSpec(source, "random" if is_random else model.weights, model.seed, model.revision)
+
+
+def resolve(
+    scenario: Scenario,
+    model: ModelConfig | None = None,
+    *,
+    available_memory: Callable[[str], int | None] = available_memory_bytes,
+) -> ResolvedScenario:
+    """Write out every default and build the engine configuration.
+
+    :param model: shape of the model; None: read it for :func:`model_spec` (no weights, no torch).
+    :param available_memory: free bytes of a device by name, None where unknown.
+    :raises ScenarioError: lengths or sizes that do not go together.
+    :raises CapacityError: it does not fit in memory.
+    :raises ModelNotFoundError: no such model here.
+    """
+    spec = model_spec(scenario)
+    model = model or resolve_model_config(spec)
+    complete = _write_defaults(scenario, spec, model)
+    raise_issues(_length_issues(complete, model), scenario.places, str(scenario.places.root))
+    complete = _write_num_blocks(complete, model)
+    engine = build_engine_config(complete)
+    need = memory_need(engine, model)
+    require_memory(need, engine, available_memory(engine.device))
+    return ResolvedScenario(complete, model, engine, need)
+
+
+def build_engine_config(scenario: Scenario) -> EngineConfig:
+    """The engine configuration of a scenario that :func:`resolve` has completed."""
+    engine = scenario.engine
+    if engine.max_seq_len is None or engine.max_batch_size is None or engine.num_blocks is None:
+        raise InputError("the scenario is not resolved", where="engine")
+    return EngineConfig(
+        model=model_spec(scenario),
+        device=engine.device,
+        max_seq_len=engine.max_seq_len,
+        max_batch_size=engine.max_batch_size,
+        num_blocks=engine.num_blocks,
+        dtype=engine.dtype,
+        tokens_per_block=engine.tokens_per_block,
+        max_num_tokens=engine.max_num_tokens or DEFAULT_NUM_TOKENS,
+        overlap=engine.overlap == "on",
+        attention=engine.attention,
+        num_threads=engine.num_threads,
+        drafter=_drafter_spec(scenario.drafter),
+        acceptance=_acceptance_spec(scenario.acceptance),
+        optimizations=tuple(sorted(scenario.optimizations.items())),
+    )
+
+
+def workload_settings(scenario: Scenario) -> WorkloadSettings:
+    """The workload section of a resolved scenario, as workloads take it."""
+    workload = scenario.workload
+    return WorkloadSettings(
+        kind=workload.kind,
+        path=workload.path,
+        num_requests=None if workload.num_requests in ("all", None) else int(workload.num_requests),
+        isl=workload.isl or DEFAULT_LEN,
+        osl=workload.osl or DEFAULT_LEN,
+        categories=workload.categories,
+        turns=workload.turns,
+        seed=workload.seed,
+        shuffle=workload.shuffle,
+        system_prompt=workload.system_prompt,
+    )
+
+
+def longest(length: int | tuple[int, int] | None) -> int:
+    """The upper end of a length or a range of lengths, the default if it is null."""
+    if length is None:
+        return DEFAULT_LEN
+    return length if isinstance(length, int) else length[1]
+
+
+def _drafter_spec(drafter: Drafter) -> DrafterSpec:
+    table = tuple(sorted((drafter.runtime_draft_len or {}).items()))
+    return DrafterSpec(drafter.name, drafter.draft_len or 0, table, drafter.max_ngram, drafter.min_ngram)
+
+
+def _acceptance_spec(acceptance: Acceptance) -> AcceptanceSpec:
+    length = acceptance.length
+    if isinstance(length, tuple):
+        return AcceptanceSpec(acceptance.mode, rates=length)
+    return AcceptanceSpec(acceptance.mode, length=length)
+
+
+def _write_defaults(scenario: Scenario, spec: ModelSpec, model: ModelConfig) -> Scenario:
+    workload = _complete_workload(scenario.workload)
+    sampling = scenario.sampling
+    if sampling.ignore_eos is None:
+        sampling = _changed(sampling, ignore_eos=workload.kind == SYNTHETIC)
+    drafter = _changed(scenario.drafter, draft_len=draft_len_of(scenario))
+    engine = _complete_engine(scenario.engine, workload, draft_len_of(scenario), model)
+    study = tuple(default_study()) if scenario.study is None else scenario.study
+    complete: Scenario = scenario.model_copy(
+        update={
+            "model": _changed(scenario.model, source=spec.source, weights=spec.weights),
+            "workload": workload,
+            "sampling": sampling,
+            "drafter": drafter,
+            "engine": engine,
+            "study": study,
+            "optimizations": complete_optimizations(scenario.optimizations),
+        }
+    )
+    return complete.with_places(scenario.places)
+
+
+def _complete_workload(workload: Workload) -> Workload:
+    synthetic = workload.kind == SYNTHETIC
+    return _changed(
+        workload,
+        num_requests=workload.num_requests or (DEFAULT_NUM_REQUESTS if synthetic else "all"),
+        isl=(workload.isl or DEFAULT_LEN) if synthetic else None,
+        osl=workload.osl or DEFAULT_LEN,
+    )
+
+
+def _complete_engine(engine: Engine, workload: Workload, draft_len: int, model: ModelConfig) -> Engine:
+    device = engine.device
+    if device == "auto":
+        device = "cuda" if cuda_problem() is None else "cpu"
+    batch = engine.max_batch_size or workload.concurrency
+    attention = engine.attention
+    if attention == "auto":
+        attention = "cpu-paged" if device == "cpu" else "torch-gather"
+    overlap = engine.overlap
+    if overlap == "auto":
+        overlap = "on" if device == "cuda" else "off"
+    return _changed(
+        engine,
+        device=device,
+        max_batch_size=batch,
+        max_seq_len=engine.max_seq_len or _needed_seq_len(workload, model),
+        max_num_tokens=engine.max_num_tokens or max(DEFAULT_NUM_TOKENS, batch * (draft_len + 1)),
+        attention=attention,
+        overlap=overlap,
+    )
+
+
+def _needed_seq_len(workload: Workload, model: ModelConfig) -> int:
+    if workload.kind == SYNTHETIC:
+        return longest(workload.isl) + longest(workload.osl)
+    return min(TEXT_SEQ_LEN, _model_limit(model))
+
+
+def _model_limit(model: ModelConfig) -> int:
+    """Tokens a sequence may reach, the sliding window included (longer spans would need masks that are not built)."""
+    return min(model.max_position_embeddings, model.sliding_window or model.max_position_embeddings)
+
+
+def _length_issues(scenario: Scenario, model: ModelConfig) -> list[Issue]:
+    workload, limit = scenario.workload, _model_limit(model)
+    most = scenario.engine.max_seq_len or 0
+    isl, osl = longest(workload.isl), longest(workload.osl)
+    issues = []
+    if workload.kind == SYNTHETIC and isl + osl > limit:
+        key = "isl" if isl >= osl else "osl"
+        issues.append(
+            _issue(f"workload.{key}", f"isl {isl} + osl {osl} = {isl + osl} tokens, the model's limit is {limit}")
+        )
+    elif most > limit:
+        issues.append(_issue("engine.max_seq_len", f"found {most}; allowed: the model's limit, {limit}, or less"))
+    elif workload.kind == SYNTHETIC and isl + osl > most:
+        what = f"{most} tokens do not hold isl {isl} + osl {osl} = {isl + osl}"
+        issues.append(_issue("engine.max_seq_len", what, f"set it to {isl + osl} or more, or to null"))
+    elif osl >= most:
+        issues.append(_issue("workload.osl", f"{osl} output tokens leave no room for a prompt in {most} tokens"))
+    wrong = [token for token in scenario.sampling.stop_token_ids if token >= model.vocab_size]
+    if wrong:
+        issues.append(
+            _issue("sampling.stop_token_ids", f"{wrong[0]} is not in the vocabulary, 0 to {model.vocab_size - 1}")
+        )
+    return issues
+
+
+def _write_num_blocks(scenario: Scenario, model: ModelConfig) -> Scenario:
+    """Turn ``kv_cache``, or the lack of it, into a number of blocks."""
+    engine = scenario.engine
+    sequence = (engine.max_seq_len or 0) + draft_len_of(scenario) + 1
+    per_sequence = -(-sequence // engine.tokens_per_block)
+    size = block_bytes(model, engine.dtype, engine.tokens_per_block)
+    key, blocks = "num_blocks", engine.num_blocks
+    if engine.kv_cache is not None:
+        key, blocks = "kv_cache", parse_size(engine.kv_cache) // size
+    if blocks is None:
+        blocks = (engine.max_batch_size or 1) * per_sequence
+    if blocks < per_sequence:
+        what = f"room for {blocks} of the {per_sequence} KV blocks that one request of max_seq_len"
+        what += f" {engine.max_seq_len} takes"
+        hint = f"{format_bytes(per_sequence * size)} or more, or a lower engine.max_seq_len"
+        raise_issues([_issue(f"engine.{key}", what, hint)], scenario.places, str(scenario.places.root))
+    complete: Scenario = scenario.model_copy(update={"engine": _changed(engine, num_blocks=blocks, kv_cache=None)})
+    return complete.with_places(scenario.places)
+
+
+def _changed(section: _S, **values: Any) -> _S:
+    return section.model_copy(update=values)
+
+
+def _issue(key: str, what: str, hint: str | None = None) -> Issue:
+    return Issue(tuple(key.split(".")), what, hint)

@@ -1,0 +1,106 @@
+"""The grammar of a variant, V: a variant named in the scenario, ``off``, ``on``, or ``key=value,key=value``.
+
+``off`` and ``on`` give the toggles of ``study`` their baseline or their recommended variant. In a list of overrides
+a toggle goes by its name, any other scenario key in full.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from specbench.engine.optimizations.base import load_toggle
+from specbench.errors import ScenarioError, nearest_hint
+from specbench.registry import OPTIMIZATIONS
+from specbench.scenario.overrides import Override, parse_key, parse_value, split_commas
+from specbench.scenario.places import Places, dotted, shorten
+from specbench.scenario.schema import Scenario
+
+OFF, ON = "off", "on"
+FIXED_KEYS = ("name", "variants", "study", "sweep")
+"""Keys that a variant cannot set: they say what is compared, not how the engine runs."""
+
+
+def default_study() -> list[str]:
+    """Toggles that off and on switch when the scenario has no ``study``: all there are, each one host-side."""
+    return list(OPTIMIZATIONS)
+
+
+def variant_overrides(text: str, scenario: Scenario, *, flag: str = "--variant") -> list[Override]:
+    """What variant ``text`` changes in ``scenario``.
+
+    :raises ScenarioError: no such variant, or an override that cannot be read.
+    """
+    if text in scenario.variants:
+        return _named(text, scenario.variants[text], scenario.places)
+    if text in (OFF, ON):
+        return _study(text, scenario, f"{flag} {text}")
+    if "=" in text:
+        return _inline(text, flag)
+    known = [*scenario.variants, OFF, ON]
+    raise ScenarioError(
+        f"no such variant; this scenario has: {', '.join(known)}",
+        where=f"{flag} {shorten(text) or repr(text)}",
+        hint=nearest_hint(text, known) or "name one of these, or write key=value,key=value",
+    )
+
+
+def _named(name: str, changes: Mapping[str, Any], places: Places) -> list[Override]:
+    overrides = []
+    for key, value in changes.items():
+        place = f"{places.of(('variants', name, key))} (variant {name!r})"
+        overrides.append(Override(_path(str(key), place), value, place))
+    return overrides
+
+
+def _study(which: str, scenario: Scenario, place: str) -> list[Override]:
+    names = default_study() if scenario.study is None else list(scenario.study)
+    overrides = []
+    for name in names:
+        toggle = load_toggle(name)
+        value = toggle.baseline if which == OFF else toggle.recommended
+        overrides.append(Override(("optimizations", name), value, place))
+    return overrides
+
+
+def _inline(text: str, flag: str) -> list[Override]:
+    overrides = []
+    for piece in _assignments(text):
+        key, _, value = piece.partition("=")
+        place = f"{flag} {shorten(key.strip())}"
+        path = _path(key.strip(), place)
+        overrides.append(Override(path, parse_value(value, path, where=place), place))
+    return overrides
+
+
+def _assignments(text: str) -> Iterable[str]:
+    """``a=1,2,b=3`` -> ``a=1,2`` and ``b=3``: a piece without ``=`` goes on with the value before it."""
+    current = ""
+    for piece in split_commas(text):
+        starts = "=" in piece and piece.partition("=")[0].strip().replace(".", "").replace("_", "").isalnum()
+        if starts and current:
+            yield current
+            current = piece
+        else:
+            current = f"{current},{piece}" if current else piece
+    yield current
+
+
+def _path(key: str, place: str) -> tuple[str | int, ...]:
+    """The key path that ``key`` means inside a variant."""
+    path = parse_key(key, where=place) if key else ()
+    if not path:
+        raise ScenarioError("a key is missing before the =", where=place)
+    if len(path) == 1 and path[0] in OPTIMIZATIONS and path[0] not in Scenario.model_fields:
+        return ("optimizations", path[0])
+    if path[0] in FIXED_KEYS:
+        raise ScenarioError(f"a variant cannot set {path[0]}", where=place)
+    if path[0] not in Scenario.model_fields:
+        names = [*OPTIMIZATIONS, *Scenario.model_fields]
+        raise ScenarioError(
+            f"no such key {shorten(repr(dotted(path)))}; allowed: a toggle ({', '.join(OPTIMIZATIONS)}) "
+            "or a scenario key in full",
+            where=place,
+            hint=nearest_hint(str(path[0]), names),
+        )
+    return path

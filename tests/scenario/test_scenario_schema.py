@@ -1,0 +1,74 @@
+"""The JSON schema for editors, and the promises of the typed one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from pydantic import BaseModel
+
+from specbench.scenario.diagnosis import all_keys, section_model
+from specbench.scenario.schema import Scenario, json_schema
+from specbench.scenario.yaml12 import to_plain
+
+
+def _objects(schema: Any) -> Iterator[dict[str, Any]]:
+    if isinstance(schema, dict):
+        if "properties" in schema:
+            yield schema
+        for value in schema.values():
+            yield from _objects(value)
+    elif isinstance(schema, list):
+        for value in schema:
+            yield from _objects(value)
+
+
+def test_every_key_has_a_description_and_unknown_keys_are_refused() -> None:
+    objects = list(_objects(json_schema()))
+    assert len(objects) == 9
+    for item in objects:
+        assert item["additionalProperties"] is False
+        for name, key in item["properties"].items():
+            assert key.get("description"), name
+
+
+def test_the_schema_has_the_keys_of_the_models() -> None:
+    schema = json_schema()
+    assert set(schema["properties"]) == set(Scenario.model_fields)
+    assert schema["$schema"].startswith("https://json-schema.org/")
+    workload = schema["$defs"]["Workload"]["anyOf"][1]["properties"]
+    assert {"kind", "isl", "concurrency"} <= set(workload)
+
+
+@pytest.mark.parametrize(("section", "key"), [("model", "source"), ("drafter", "name"), ("workload", "kind")])
+def test_a_shorthand_may_be_text(section: str, key: str) -> None:
+    options = json_schema()["$defs"][section.capitalize()]["anyOf"]
+    assert options[0]["type"] == "string"
+    assert key in options[0]["description"]
+
+
+def test_quantities_are_text_with_a_pattern() -> None:
+    options = json_schema()["$defs"]["Engine"]["properties"]["kv_cache"]["anyOf"]
+    assert options[0]["type"] == "string"
+    assert "512MiB" in options[0]["examples"]
+
+
+def test_scenarios_cannot_be_changed() -> None:
+    scenario = Scenario.model_validate({"model": "tiny"})
+    with pytest.raises(Exception, match="frozen"):
+        scenario.model.source = "other"  # type: ignore[misc]
+
+
+def test_dotted_keys_reach_every_field() -> None:
+    keys = set(all_keys())
+    assert {"name", "workload.isl", "engine.kv_cache", "optimizations", "measure.timeout"} <= keys
+    sections = [name for name in Scenario.model_fields if section_model(name) is not None]
+    fields = sum(len(section_model(name).model_fields) for name in sections)  # type: ignore[union-attr]
+    assert len(keys) == fields + len(Scenario.model_fields) - len(sections)
+
+
+def test_the_default_scenario_is_what_an_empty_one_means() -> None:
+    empty = Scenario.model_validate({})
+    assert isinstance(empty, BaseModel)
+    assert Scenario.model_validate(to_plain(empty.model_dump())) == empty
