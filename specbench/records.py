@@ -1,7 +1,7 @@
 """Frozen result types that every layer above shares. No torch here.
 
-:mod:`specbench.encoding` turns them into plain dictionaries and back. A value that was not measured is ``None`` (JSON
-``null``), never 0 or NaN.
+:mod:`specbench.encoding` turns them into plain dictionaries and back. A value that was not measured is
+``None`` (JSON ``null``), never 0 or NaN.
 """
 
 from __future__ import annotations
@@ -26,9 +26,10 @@ class StepRecord:
     :param num_target_steps: generation requests that still ran (a request over its end is not counted).
     :param drafted: by draft position 1..K, how many live generation requests proposed a token there.
     :param accepted: by draft position 1..K, how many of those were accepted and committed.
-    :param eligible: by draft position 1..K, how many live requests had every earlier position accepted and had not
-        ended there; accepted / eligible is the conditional acceptance rate.
-    :param host_start_ns: scheduling began; ``launch_ns`` handed to the device; ``output_ns`` tokens seen by the host.
+    :param eligible: by draft position 1..K, how many live requests had every earlier position accepted and
+        had not ended there; accepted / eligible is the conditional acceptance rate.
+    :param host_start_ns: scheduling began; ``launch_ns`` handed to the device; ``output_ns`` tokens seen by
+        the host.
     :param device_start_ns: the device began the step; ``device_end_ns`` ended it.
     """
 
@@ -50,6 +51,7 @@ class StepRecord:
     eligible: tuple[int, ...] = ()
 
 
+STEP_COUNTS_BY_POSITION = ("drafted", "accepted", "eligible")
 STEP_TIMES = ("host_start_ns", "launch_ns", "device_start_ns", "device_end_ns", "output_ns")
 
 
@@ -79,11 +81,11 @@ class StepTable:
     def rows(self) -> list[StepRecord]:
         """Unpack; times stay counted from the origin."""
         names = [f.name for f in dataclasses.fields(StepRecord)]
-        unpacked = zip(*(self.columns[name] for name in names), strict=True)
-        return [
-            StepRecord(**{k: tuple(v) if isinstance(v, (list, tuple)) else v for k, v in zip(names, row, strict=True)})
-            for row in unpacked
-        ]
+        columns = [self.columns[name] for name in names]
+        rows: list[dict[str, Any]] = [dict(zip(names, row, strict=True)) for row in zip(*columns, strict=True)]
+        for row in rows:
+            row |= {name: tuple(row[name]) for name in STEP_COUNTS_BY_POSITION}
+        return [StepRecord(**row) for row in rows]
 
 
 @dataclass(frozen=True)
@@ -120,7 +122,8 @@ class RangeStats:
 class Gate:
     """One check of what could spoil the figures.
 
-    :param status: ``pass``, ``warn``, ``fail`` (the figures may not be used) or ``n/a`` (could not be, or needs not be, seen).
+    :param status: ``pass``, ``warn``, ``fail`` (the figures may not be used) or ``n/a`` (cannot be seen,
+        or does not apply).
     :param detail: the figure it was judged by, in words.
     """
 
@@ -134,7 +137,8 @@ class RequestRecord:
     """One request of one trial: a line of ``requests.jsonl``. Times are milliseconds.
 
     :param trial: trial number in the plan; ``attempt`` counts tries of it (an interrupted trial is repeated).
-    :param start_ms: since the trial's origin, when the request might be admitted; other times count from there.
+    :param start_ms: since the trial's origin, when the request might be admitted; other times count from
+        there.
     :param output_sha256: of the output ids, a little-endian u32 count, then u32 ids.
     :param finish_reason: ``stop``, ``length``, ``abort`` (cut by the user or a time limit) or ``error``.
     :param accepted_lengths: tokens committed by each target step, bonus included.
@@ -164,6 +168,7 @@ class RequestRecord:
     error: str | None = None
     prompt_token_ids: list[int] | None = None
     output_token_ids: list[int] | None = None
+    prompt_text: str | None = None
     output_text: str | None = None
 
 
@@ -172,7 +177,8 @@ class Evidence:
     """What was seen of the machine during one measured window; None where it cannot be read.
 
     :param other_cpu_fraction: share of all cores' time that other processes used.
-    :param client_ms: time the load generator itself took between steps (building later turns, showing progress).
+    :param client_ms: time the load generator itself took between steps (building later turns, showing
+        progress).
     :param cpu_throttle_events: thermal throttle events counted by the kernel.
     :param gpu: ``{sm_mhz_min, sm_mhz_max, temperature_c, throttle_reasons}``, sampled at both ends.
     """
@@ -210,6 +216,7 @@ class TrialRecord:
     :param subject: what was measured, as the subject describes itself, ``capabilities`` included.
     :param label: ``natural``, ``synthetic input`` or ``forced acceptance``.
     :param wall_ns: from the first admission (the origin) to the last commit.
+    :param device_busy: merged intervals in which the device executed something; None where it cannot be seen.
     :param planned_requests: requests of the workload; fewer lines than that means that the trial was cut.
     """
 
@@ -233,6 +240,7 @@ class TrialRecord:
     output_tokens_per_s: float | None
     acceptance_length: float | None
     steps: StepTable
+    device_busy: RangeTimes | None
     ranges: dict[str, RangeTimes]
     evidence: Evidence
     warmup: WarmUp | None = None
@@ -244,8 +252,8 @@ class TrialRecord:
 class Point:
     """The figures of one configuration. Definitions are in :data:`specbench.report.report.DEFINITIONS`.
 
-    :param isl: fixed input length in tokens, None when prompts have their own; ``mean_isl`` is what was measured.
-    :param acceptance_counts: ``{drafted, reached, accepted}`` by draft position, behind the rates.
+    :param isl: input length in tokens, None when prompts have their own; ``mean_isl`` is what was measured.
+    :param acceptance_counts: ``{drafted, eligible, opened, accepted}`` by draft position, behind the rates.
     """
 
     point: int

@@ -1,0 +1,183 @@
+"""From the lines on disk to an :class:`~specbench.records.Analysis`. Pure: nothing here measures."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import specbench
+from specbench.errors import ResultsError
+from specbench.measure import telemetry
+from specbench.measure.gates import Measured, judge_run
+from specbench.measure.results_folder import COMPLETE
+from specbench.measure.telemetry import FullBatch, StepTimes
+from specbench.records import Analysis, Point, RequestRecord, TrialRecord, WarmUp
+
+
+@dataclass(frozen=True)
+class RunContext:
+    """What an analysis says beyond its trials: read from the other files of the folder."""
+
+    scenario: dict[str, Any] = field(default_factory=dict)
+    environment: dict[str, Any] = field(default_factory=dict)
+    command: str | None = None
+    plan_hash: str | None = None
+    planned_trials: int | None = None
+
+
+def analyze_run(trials: Sequence[TrialRecord], requests: Sequence[RequestRecord], context: RunContext) -> Analysis:
+    """Figures and gates of ``specbench run``.
+
+    :raises ResultsError: there is no trial to analyse.
+    """
+    counted = select_trials(trials)
+    if not counted:
+        raise ResultsError("no trial was measured, so there are no figures", hint="run it again with --resume")
+    known = {(trial.trial, trial.attempt) for trial in counted}
+    used = [request for request in requests if (request.trial, request.attempt) in known]
+    by_point: dict[tuple[int, str], list[TrialRecord]] = {}
+    for trial in counted:
+        by_point.setdefault((trial.point, trial.variant), []).append(trial)
+    gates = judge_run(Measured(counted, used))
+    return Analysis(
+        kind="run",
+        label=_label(counted),
+        status=_status(counted, context.planned_trials),
+        scenario=context.scenario,
+        environment=context.environment,
+        points=[compute_point(group, used) for group in by_point.values()],
+        gates=gates,
+        subject=counted[0].subject,
+        warmup=_total_warmup(counted),
+        command=context.command,
+        plan_hash=context.plan_hash,
+        started_utc=counted[0].started_utc,
+        specbench_version=specbench.__version__,
+    )
+
+
+def select_trials(trials: Sequence[TrialRecord]) -> list[TrialRecord]:
+    """One attempt a trial, in plan order: the one that got to its end, else the last that was cut."""
+    chosen: dict[int, TrialRecord] = {}
+    for trial in trials:
+        held = chosen.get(trial.trial)
+        if held is None or held.status not in COMPLETE or trial.status in COMPLETE:
+            chosen[trial.trial] = trial
+    return [chosen[number] for number in sorted(chosen)]
+
+
+def _label(trials: Sequence[TrialRecord]) -> str:
+    """The strongest warning among the trials' labels."""
+    labels = {trial.label for trial in trials}
+    order = ("forced acceptance", "synthetic input", "natural")
+    return next((label for label in order if label in labels), sorted(labels)[0])
+
+
+def _status(trials: Sequence[TrialRecord], planned: int | None) -> str:
+    cut = [trial.status for trial in trials if trial.status != "complete"]
+    if cut:
+        return "interrupted" if "interrupted" in cut else cut[0]
+    return "interrupted" if planned is not None and len(trials) < planned else "complete"
+
+
+def _total_warmup(trials: Sequence[TrialRecord]) -> WarmUp | None:
+    done = [trial.warmup for trial in trials if trial.warmup]
+    if not done:
+        return None
+    return WarmUp(
+        requests=sum(item.requests for item in done),
+        tokens=sum(item.tokens for item in done),
+        steps=sum(item.steps for item in done),
+        seconds=sum(item.seconds for item in done),
+    )
+
+
+def compute_point(trials: Sequence[TrialRecord], requests: Sequence[RequestRecord]) -> Point:
+    """The figures of one point and variant, its trials pooled."""
+    known = {(trial.trial, trial.attempt) for trial in trials}
+    mine = [request for request in requests if (request.trial, request.attempt) in known]
+    tokens, wall_s = sum(t.committed_tokens for t in trials), sum(t.wall_ns for t in trials) / 1e9
+    served = [request for request in mine if request.finish_reason in ("stop", "length")]
+    return Point(
+        **_coordinates(trials[0]),
+        status=_status(trials, None),
+        trials=len(trials),
+        requests=len(mine),
+        failed_requests=sum(request.finish_reason == "error" for request in mine),
+        committed_tokens=tokens,
+        prompt_tokens=sum(request.prompt_tokens for request in mine),
+        wall_s=wall_s,
+        mean_isl=_mean([request.prompt_tokens for request in mine]),
+        mean_osl=_mean([request.output_tokens for request in served]),
+        output_tokens_per_s=tokens / wall_s if wall_s else None,
+        requests_per_s=len(served) / wall_s if wall_s else None,
+        tokens_sha256=_common_hash(trials),
+        **_step_figures(trials),
+        **_latency_figures(mine),
+        ranges=telemetry.range_stats(trials),
+    )
+
+
+def _coordinates(trial: TrialRecord) -> dict[str, Any]:
+    axes: Mapping[str, Any] = trial.axes
+    names = ("model", "drafter", "acceptance", "workload", "concurrency", "draft_len", "isl", "osl")
+    return {"point": trial.point, "variant": trial.variant, **{name: axes.get(name) for name in names}}
+
+
+def _step_figures(trials: Sequence[TrialRecord]) -> dict[str, Any]:
+    concurrency = trials[0].axes["concurrency"]
+    slots = min(concurrency, trials[0].axes.get("max_batch_size") or concurrency)
+    full = sum((telemetry.full_batch(trial.steps, slots) for trial in trials), FullBatch(0, 0, 0, 0))
+    accepted = telemetry.count_acceptance(trial.steps for trial in trials)
+    times = _sum_times([telemetry.split_step_time(trial) for trial in trials])
+    counts = {name: list(getattr(accepted, name)) for name in ("drafted", "eligible", "opened", "accepted")}
+    components = {"step_ms": "wall", "device_ms": "device", "host_total_ms": "host_total"}
+    components |= {"host_exposed_ms": "host_exposed", "other_idle_ms": "other_idle"}
+    steps = sum(len(trial.steps) for trial in trials)
+    figures: dict[str, Any] = {
+        "steps": steps,
+        "full_batch_tokens_per_s": full.tokens_per_s,
+        "full_batch_steps": full.steps,
+        "mean_active_requests": full.mean_active,
+        "tokens_per_s_per_user": None if full.tokens_per_s is None else full.tokens_per_s / concurrency,
+        "acceptance_length": accepted.length,
+        "conditional_acceptance": accepted.conditional,
+        "joint_acceptance": accepted.joint,
+        "acceptance_counts": {
+            "committed": [accepted.committed],
+            "target_steps": [accepted.target_steps],
+            **counts,
+        },
+        **{key: times.per_step_ms(name) if times else None for key, name in components.items()},
+    }
+    if times is None and steps:
+        figures["step_ms"] = sum(trial.wall_ns for trial in trials) / steps / 1e6
+    return figures
+
+
+def _sum_times(times: Sequence[StepTimes | None]) -> StepTimes | None:
+    known = [item for item in times if item is not None]
+    if not known or len(known) < len(times):
+        return None
+    names = ("wall", "device", "host_total", "host_exposed", "other_idle", "steps")
+    return StepTimes(**{name: sum(getattr(item, name) for item in known) for name in names})
+
+
+def _latency_figures(requests: Sequence[RequestRecord]) -> dict[str, Any]:
+    samples = telemetry.latencies(requests)
+    return {
+        "ttft_ms": telemetry.describe(samples.ttft),
+        "tpot_ms": telemetry.describe(samples.tpot),
+        "itl_ms": telemetry.describe(samples.itl),
+        "e2e_ms": telemetry.describe(samples.e2e),
+    }
+
+
+def _mean(values: Sequence[int]) -> float | None:
+    return sum(values) / len(values) if values else None
+
+
+def _common_hash(trials: Sequence[TrialRecord]) -> str | None:
+    hashes = {trial.tokens_sha256 for trial in trials}
+    return hashes.pop() if len(hashes) == 1 else None

@@ -1,0 +1,320 @@
+"""The folder a run leaves behind, and its promise: a trial that was measured is on disk before the next
+starts.
+
+A trial's request lines are written and synced first, its own line last: the trial line is what makes both
+count. After a kill, a torn last line and request lines without their trial are set aside in ``*.torn`` files
+and measured again.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import io
+import json
+import os
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timezone
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from specbench import encoding
+from specbench.errors import ResultsError, StorageError
+from specbench.records import RequestRecord, TrialRecord
+
+SCENARIO = "scenario.yaml"
+ENVIRONMENT = "environment.json"
+PLAN = "plan.json"
+TRIALS = "trials.jsonl"
+REQUESTS = "requests.jsonl"
+ANALYSIS = "analysis.json"
+REPORT = "report.md"
+COMPLETE = ("complete", "timeout")
+"""Status of a trial that a resumed run does not repeat."""
+
+
+def folder_name(scenario_name: str, short_hash: str, now: datetime) -> str:
+    """``20260131T120000Z-quickstart-1a2b3c4d``."""
+    stamp = now.astimezone(timezone.utc).strftime("%Y%m%dT%H%M%SZ")
+    plain = re.sub(r"[^A-Za-z0-9._-]+", "-", scenario_name).strip("-.") or "run"
+    return f"{stamp}-{plain}-{short_hash[:8]}"
+
+
+def create_folder(exact: Path | None, parent: Path, name: str) -> Path:
+    """Create the folder of a new run: ``exact`` if given (new or empty), else ``parent/name``.
+
+    :raises ResultsError: it cannot be created or written, or ``exact`` holds something.
+    """
+    if exact is None:
+        return _create_numbered(parent, name)
+    try:
+        exact.mkdir(parents=True, exist_ok=True)
+        taken = sorted(item.name for item in exact.iterdir())
+    except OSError as error:
+        raise _unusable(exact, error) from error
+    if taken:
+        raise ResultsError(
+            f"the folder holds {taken[0]} already; a run never overwrites another",
+            where=f"--out {exact}",
+            hint=f"another folder, or --resume {exact} to finish the run in it",
+        )
+    _probe(exact)
+    return exact
+
+
+def _create_numbered(parent: Path, name: str) -> Path:
+    for suffix in ("", *(f"-{number}" for number in range(2, 1000))):
+        path = parent / f"{name}{suffix}"
+        try:
+            path.mkdir(parents=True)
+        except FileExistsError:
+            if parent.is_dir():
+                continue
+            raise ResultsError("is a file, not a folder", where=str(parent), hint="--out FOLDER") from None
+        except OSError as error:
+            raise _unusable(path, error) from error
+        _probe(path)
+        return path
+    raise ResultsError("too many runs of this name started in this second", where=str(parent))
+
+
+def _probe(path: Path) -> None:
+    """Write a little and take it back: a read-only or full disk is found before anything is measured."""
+    probe = path / ".probe"
+    try:
+        with probe.open("wb") as file:
+            file.write(bytes(4096))
+            file.flush()
+            os.fsync(file.fileno())
+        probe.unlink()
+    except OSError as error:
+        raise _unusable(path, error) from error
+
+
+def _unusable(path: Path, error: OSError) -> ResultsError:
+    return ResultsError(
+        f"the results folder cannot be written: {error.strerror or error}",
+        where=str(path),
+        hint="--out with a folder that you may write to and that has space",
+    )
+
+
+@dataclass(frozen=True)
+class Contents:
+    """Whole lines of a results folder; ``requests`` are those of its trials alone."""
+
+    trials: list[TrialRecord]
+    requests: list[RequestRecord]
+
+
+class ResultsFolder:
+    """An open results folder. Enter it to lock the folder and to append trials.
+
+    :param path: an existing folder.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._trials: io.FileIO | None = None
+        self._requests: io.FileIO | None = None
+        self.contents = Contents([], [])
+
+    def __enter__(self) -> ResultsFolder:
+        try:
+            # Unbuffered: a line that failed to be written must not be written later, when the file is closed.
+            self._trials = io.FileIO(self.path / TRIALS, "a+")
+            self._lock(self._trials)
+            self.contents = self._recover()
+            self._requests = io.FileIO(self.path / REQUESTS, "a+")
+        except OSError as error:
+            self._close()
+            raise _unusable(self.path, error) from error
+        except ResultsError:
+            self._close()
+            raise
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._close()
+
+    def _close(self) -> None:
+        for file in (self._trials, self._requests):
+            if file is not None:
+                with contextlib.suppress(OSError):  # everything that counts was synced before
+                    file.close()
+
+    def _lock(self, file: io.FileIO) -> None:
+        try:
+            import fcntl
+        except ImportError:  # no advisory locks on this system
+            return
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            if error.errno not in (errno.EWOULDBLOCK, errno.EACCES):
+                return  # a file system without locks
+            raise ResultsError(
+                "another specbench process writes to this folder",
+                where=str(self.path),
+                hint="wait for it to end",
+            ) from None
+
+    def _recover(self) -> Contents:
+        """Read what is whole, set aside what is not."""
+        trial_lines, torn = _split_lines(self.path / TRIALS)
+        trials = [_parse(TrialRecord, line, f"{self.path / TRIALS}:{i}") for i, line in enumerate(trial_lines, 1)]
+        if torn:
+            _set_aside(self.path / TRIALS, trial_lines, [torn])
+        known = {(trial.trial, trial.attempt) for trial in trials}
+        lines, torn = _split_lines(self.path / REQUESTS)
+        requests = [_parse(RequestRecord, line, f"{self.path / REQUESTS}:{i}") for i, line in enumerate(lines, 1)]
+        counted = [(request.trial, request.attempt) in known for request in requests]
+        if torn or not all(counted):
+            orphans = [line for line, counts in zip(lines, counted, strict=True) if not counts]
+            whole = [line for line, counts in zip(lines, counted, strict=True) if counts]
+            _set_aside(self.path / REQUESTS, whole, [*orphans, *([torn] if torn else [])])
+        return Contents(trials, [request for request, counts in zip(requests, counted, strict=True) if counts])
+
+    def append(self, trial: TrialRecord, requests: Sequence[RequestRecord]) -> None:
+        """Write one measured trial and its requests, and sync both.
+
+        :raises StorageError: it could not be written; everything before it is intact.
+        """
+        assert self._trials is not None, "enter the folder first"
+        assert self._requests is not None
+        end = self._requests.seek(0, io.SEEK_END)
+        self._append_lines(self._requests, [encoding.dumps(request) for request in requests])
+        try:
+            self._append_lines(self._trials, [encoding.dumps(trial)])
+        except StorageError:
+            with contextlib.suppress(OSError):
+                os.ftruncate(self._requests.fileno(), end)
+            raise
+        self.contents.trials.append(trial)
+        self.contents.requests.extend(requests)
+
+    def _append_lines(self, file: io.FileIO, lines: Iterable[str]) -> None:
+        end = file.seek(0, io.SEEK_END)
+        data = memoryview("".join(line + "\n" for line in lines).encode("utf-8"))
+        try:
+            while data:
+                data = data[os.write(file.fileno(), data) :]
+            os.fsync(file.fileno())
+        except OSError as error:
+            with contextlib.suppress(OSError):
+                os.ftruncate(file.fileno(), end)  # takes no space: no torn line is left behind
+            raise _not_stored(Path(os.fsdecode(file.name)), error) from error
+
+    def discard_unmeasured(self) -> None:
+        """Take back a folder in which nothing was measured because the input was wrong; else do nothing."""
+        if self.contents.trials:
+            return
+        for name in (SCENARIO, ENVIRONMENT, PLAN, TRIALS, REQUESTS):
+            with contextlib.suppress(OSError):
+                (self.path / name).unlink()
+        with contextlib.suppress(OSError):
+            self.path.rmdir()  # stays if there is anything else in it
+
+    def next_attempt(self, trial: int) -> int:
+        """Attempt number of the next try of a trial."""
+        return 1 + max((t.attempt for t in self.contents.trials if t.trial == trial), default=-1)
+
+    def is_done(self, trial: int) -> bool:
+        """True when a line of the trial counts as measured to its end."""
+        return any(t.trial == trial and t.status in COMPLETE for t in self.contents.trials)
+
+    def write(self, name: str, text: str) -> Path:
+        """Write a whole file at once: to a temporary name, synced, then renamed over the old one.
+
+        :raises StorageError: it could not be written; an older version is intact.
+        """
+        path = self.path / name
+        temporary = self.path / f".{name}.part"
+        try:
+            with temporary.open("w", encoding="utf-8") as file:
+                file.write(text)
+                file.flush()
+                os.fsync(file.fileno())
+            os.replace(temporary, path)
+        except OSError as error:
+            with contextlib.suppress(OSError):
+                temporary.unlink()
+            raise _not_stored(path, error) from error
+        return path
+
+
+def _not_stored(path: Path, error: OSError) -> StorageError:
+    full = error.errno in (errno.ENOSPC, errno.EDQUOT)
+    return StorageError(
+        "no space is left on the disk" if full else f"writing failed: {error.strerror or error}",
+        where=str(path),
+        hint=f"free some space, then go on with --resume {path.parent}; what was measured before is kept",
+    )
+
+
+def _split_lines(path: Path) -> tuple[list[str], str]:
+    """Whole lines of a file, and what follows the last newline (or a last line that is no JSON)."""
+    if not path.exists():
+        return [], ""
+    text = path.read_bytes().decode("utf-8", errors="replace")
+    *lines, torn = text.split("\n")
+    if not torn and lines and not _is_json(lines[-1]):
+        torn = lines.pop()
+    return lines, torn
+
+
+def _is_json(line: str) -> bool:
+    try:
+        json.loads(line)
+    except ValueError:
+        return False
+    return True
+
+
+def _parse(kind: Any, line: str, where: str) -> Any:
+    try:
+        data = json.loads(line)
+    except ValueError as error:
+        raise ResultsError(
+            f"the line is damaged: {error}",
+            where=where,
+            hint="this is not what an interrupted run leaves: restore the file",
+        ) from error
+    return encoding.from_json(kind, data, where)
+
+
+def _set_aside(path: Path, whole: Sequence[str], torn: Sequence[str]) -> None:
+    """Move ``torn`` lines to ``<name>.torn``, then leave only ``whole`` ones."""
+    with path.with_name(path.name + ".torn").open("a", encoding="utf-8") as aside:
+        aside.writelines(line + "\n" for line in torn)
+        aside.flush()
+        os.fsync(aside.fileno())
+    kept = "".join(line + "\n" for line in whole).encode("utf-8")
+    if path.read_bytes().startswith(kept):
+        os.truncate(path, len(kept))
+        return
+    temporary = path.with_name(path.name + ".part")
+    temporary.write_bytes(kept)
+    os.replace(temporary, path)
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """Read one JSON object of a results folder.
+
+    :raises ResultsError: it is not there, damaged, or of a newer schema.
+    """
+    try:
+        data = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise ResultsError("there is no such file; is this a results folder?", where=str(path)) from None
+    except (OSError, ValueError) as error:
+        raise ResultsError(f"cannot be read: {error}", where=str(path)) from error
+    if not isinstance(data, Mapping):
+        raise ResultsError("holds no JSON object", where=str(path))
+    encoding.check_schema_version(data, str(path))
+    return dict(data)

@@ -1,0 +1,177 @@
+"""What is measured, and what it can tell. The built-in engine can tell everything; a server tells less.
+
+The driver and the executor are written against :class:`Subject` alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
+from typing import TYPE_CHECKING, Any, Protocol
+
+from specbench.device.tracing import RangeRecorder, Span, Tracer
+from specbench.records import StepRecord
+
+if TYPE_CHECKING:
+    from specbench.engine.config import EngineConfig
+    from specbench.engine.llm_engine import LLMEngine
+    from specbench.engine.models.loading import LoadedModel
+    from specbench.engine.sampling.params import SamplingParams
+
+
+@dataclass(frozen=True)
+class Capabilities:
+    """What a subject can tell or do.
+
+    :param steps: a record of every target step.
+    :param token_ids: committed token ids, not only text.
+    :param switchable: variants can be switched between steps.
+    :param device_time: when the device was busy.
+    """
+
+    steps: bool
+    token_ids: bool
+    switchable: bool
+    device_time: bool
+
+
+class InFlight(Protocol):
+    """A submitted request and what has come of it so far; times are the clock's nanoseconds."""
+
+    request_id: str
+    output_token_ids: list[int]
+    finish_reason: str | None
+    num_preemptions: int
+    accepted_lengths: list[int]
+    chunk_times_ns: list[int]
+    chunk_sizes: list[int]
+
+
+@dataclass(frozen=True)
+class Telemetry:
+    """What a subject recorded since it was last asked. ``busy`` is None where device time cannot be seen."""
+
+    steps: list[StepRecord] = field(default_factory=list)
+    spans: list[Span] = field(default_factory=list)
+    busy: list[Span] | None = None
+
+
+class Subject(Protocol):
+    """One thing to measure: takes requests, advances, tells what happened."""
+
+    @property
+    def capabilities(self) -> Capabilities:
+        """What it can tell."""
+        ...
+
+    @property
+    def has_work(self) -> bool:
+        """True while :meth:`advance` has something to do."""
+        ...
+
+    def describe(self) -> dict[str, Any]:
+        """Name, model and settings as they are in effect, for the result."""
+        ...
+
+    def submit(self, prompt_token_ids: Sequence[int], params: SamplingParams, request_id: str) -> InFlight:
+        """Queue one request.
+
+        :raises InputError: it can never be served.
+        """
+        ...
+
+    def advance(self) -> None:
+        """Let time pass: one step of an engine, the next answer of a server."""
+        ...
+
+    def cancel(self, request_id: str) -> None:
+        """Drop a request; its tokens so far stay."""
+        ...
+
+    def drain(self) -> Telemetry:
+        """Return what was recorded since the last call. Waits for the device: never inside a window."""
+        ...
+
+    def close(self) -> None:
+        """Release it."""
+        ...
+
+
+class BuiltinSubject:
+    """The engine of this package.
+
+    :param recorder: the recorder inside the engine's tracer, or None to go without ranges.
+    :param description: what :meth:`describe` says beyond the engine's own configuration.
+    """
+
+    capabilities = Capabilities(steps=True, token_ids=True, switchable=True, device_time=True)
+
+    def __init__(
+        self, engine: LLMEngine, recorder: RangeRecorder | None, description: dict[str, Any] | None = None
+    ) -> None:
+        self._engine = engine
+        self._recorder = recorder
+        self._description = description or {}
+
+    @classmethod
+    def build(
+        cls, config: EngineConfig, tracer: Tracer, recorder: RangeRecorder | None
+    ) -> tuple[BuiltinSubject, LoadedModel]:
+        """Load the model and build the engine; imports torch.
+
+        :raises InputError: the model or the configuration cannot be used.
+        """
+        import torch
+
+        from specbench.engine.build import build_engine
+        from specbench.engine.models.loading import load_model
+
+        loaded = load_model(config.model, getattr(torch, config.dtype), torch.device(config.device))
+        description = {
+            "model": loaded.source,
+            "weights": config.model.weights,
+            "fingerprint": loaded.fingerprint,
+            "num_parameters": loaded.num_parameters,
+        }
+        return cls(build_engine(config, tracer=tracer, loaded=loaded), recorder, description), loaded
+
+    @property
+    def engine(self) -> LLMEngine:
+        """The engine itself, for profiling windows and checks."""
+        return self._engine
+
+    @property
+    def has_work(self) -> bool:
+        """See :class:`Subject`."""
+        return self._engine.has_work
+
+    def describe(self) -> dict[str, Any]:
+        """See :class:`Subject`."""
+        return {
+            "name": "built-in engine",
+            "capabilities": asdict(self.capabilities),
+            "engine": asdict(self._engine.config),
+            **self._description,
+        }
+
+    def submit(self, prompt_token_ids: Sequence[int], params: SamplingParams, request_id: str) -> InFlight:
+        """See :class:`Subject`."""
+        return self._engine.add_request(prompt_token_ids, params, request_id=request_id)
+
+    def advance(self) -> None:
+        """See :class:`Subject`."""
+        self._engine.step()
+
+    def cancel(self, request_id: str) -> None:
+        """See :class:`Subject`."""
+        self._engine.abort(request_id)
+
+    def drain(self) -> Telemetry:
+        """See :class:`Subject`."""
+        self._engine.synchronize()
+        spans = self._recorder.drain() if self._recorder else []
+        return Telemetry(self._engine.drain_steps(), spans, self._engine.drain_busy())
+
+    def close(self) -> None:
+        """See :class:`Subject`."""
+        self._engine.shutdown()

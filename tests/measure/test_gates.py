@@ -1,0 +1,145 @@
+"""Each gate passes on a clean trial and speaks up about the one thing that spoils it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from fake_subject import make_plan, make_run, open_folder
+
+from specbench.measure.executor import execute
+from specbench.measure.gates import Measured, judge_run
+from specbench.records import Evidence, Gate, RequestRecord, StepTable, TrialRecord
+
+QUIET = Evidence(
+    load_average_start=0.1, load_average_end=0.2, other_cpu_fraction=0.01, governor="performance", cpu_throttle_events=0
+)
+
+
+@pytest.fixture
+def clean(tmp_path: Path) -> Measured:
+    """Two equal trials of requests long enough to be judged warm, on a quiet machine."""
+    with open_folder(tmp_path) as folder:
+        execute(make_run(folder, make_plan(repeats=2), turns=[1] * 30))
+        trials = [replace(trial, evidence=QUIET) for trial in folder.contents.trials]
+        return Measured(trials, folder.contents.requests)
+
+
+def judge(measured: Measured, name: str) -> Gate:
+    (found,) = [gate for gate in judge_run(measured) if gate.name == name]
+    return found
+
+
+def with_trial(measured: Measured, **changes: Any) -> Measured:
+    return Measured([replace(measured.trials[0], **changes), *measured.trials[1:]], measured.requests)
+
+
+def with_evidence(measured: Measured, **changes: Any) -> Measured:
+    return with_trial(measured, evidence=replace(QUIET, **changes))
+
+
+def with_request(measured: Measured, **changes: Any) -> Measured:
+    return Measured(measured.trials, [replace(measured.requests[0], **changes), *measured.requests[1:]])
+
+
+def test_a_clean_run_passes_what_applies(clean: Measured) -> None:
+    status = {gate.name: gate.status for gate in judge_run(clean)}
+    assert status == {
+        "complete": "pass",
+        "requests": "pass",
+        "token counts": "pass",
+        "repeatable": "pass",
+        "content": "pass",
+        "repetition loops": "pass",
+        "warm": "pass",
+        "garbage collection": "pass",
+        "capture and compile": "n/a",
+        "eager fallbacks": "n/a",
+        "preemptions": "pass",
+        "prefix cache": "n/a",
+        "other load": "pass",
+        "clocks": "pass",
+    }
+
+
+@pytest.mark.parametrize(
+    ("name", "change", "status", "figure"),
+    [
+        ("complete", lambda m: with_trial(m, status="interrupted"), "warn", "by the user"),
+        ("complete", lambda m: with_trial(m, status="timeout"), "warn", "measure.timeout"),
+        ("requests", lambda m: with_request(m, finish_reason="error", error="too long"), "fail", "1 of 60 failed"),
+        ("requests", lambda m: with_request(m, max_tokens=9), "warn", "engine.max_seq_len"),
+        ("token counts", lambda m: with_trial(m, committed_tokens=149), "fail", "150 tokens by step, 149 by request"),
+        ("token counts", lambda m: with_trial(m, subject={}), "n/a", "no steps"),
+        ("repeatable", lambda m: with_trial(m, tokens_sha256="other"), "warn", "different tokens"),
+        ("repeatable", lambda m: Measured(m.trials[:1], m.requests), "n/a", "no trial was repeated"),
+        ("content", lambda m: with_trial(m, label="synthetic input"), "warn", "synthetic input"),
+        ("repetition loops", lambda m: with_trial(m, label="forced acceptance"), "n/a", "forced"),
+        ("garbage collection", lambda m: with_evidence(m, gc_collections=2, gc_ms=3.5), "warn", "2 collections"),
+        ("preemptions", lambda m: with_request(m, num_preemptions=3), "warn", "3"),
+        ("other load", lambda m: with_evidence(m, other_cpu_fraction=0.4), "warn", "40.0%"),
+        ("clocks", lambda m: with_evidence(m, cpu_throttle_events=4), "warn", "throttled: 4"),
+        ("clocks", lambda m: with_evidence(m, gpu={"throttle_reasons": 0x20}), "warn", "0x20"),
+    ],
+)
+def test_what_spoils_a_figure_is_named(clean: Measured, name: str, change: Any, status: str, figure: str) -> None:
+    gate = judge(change(clean), name)
+    assert gate.status == status
+    assert figure in gate.detail
+
+
+def test_an_unsteady_governor_warns(clean: Measured) -> None:
+    trials = [replace(trial, evidence=replace(QUIET, governor="powersave")) for trial in clean.trials]
+    assert judge(Measured(trials, clean.requests), "clocks") == Gate(
+        "clocks", "warn", "governor powersave, 0 throttle events"
+    )
+
+
+def test_what_cannot_be_read_is_not_a_pass(clean: Measured) -> None:
+    blind = Measured([replace(trial, evidence=Evidence()) for trial in clean.trials], clean.requests)
+    assert judge(blind, "other load").status == "n/a"
+    assert judge(blind, "clocks").status == "n/a"
+
+
+def loop(request: RequestRecord, tail: int) -> RequestRecord:
+    return replace(request, output_tokens=128, max_tokens=128, repeated_tail_tokens=tail)
+
+
+def test_repetition_loops_warn_when_they_are_many(clean: Measured) -> None:
+    few = Measured(clean.trials, [loop(r, 60 if i < 3 else 0) for i, r in enumerate(clean.requests)])
+    many = Measured(clean.trials, [loop(r, 60 if i < 4 else 0) for i, r in enumerate(clean.requests)])
+    short = Measured(clean.trials, [loop(r, 31) for r in clean.requests])
+    assert [judge(m, "repetition loops").status for m in (few, many, short)] == ["pass", "warn", "pass"]
+    assert "4 of 60" in judge(many, "repetition loops").detail
+
+
+def slowed(trial: TrialRecord, factor: int) -> TrialRecord:
+    """The first five steps that follow a pure generation step take ``factor`` times as long."""
+    columns = {name: list(values) for name, values in trial.steps.columns.items()}
+    pure = [i for i in range(1, len(trial.steps)) if columns["num_context"][i] == columns["num_context"][i - 1] == 0]
+    for i in pure[:5]:
+        extra = (columns["output_ns"][i] - columns["output_ns"][i - 1]) * (factor - 1)
+        columns["output_ns"] = columns["output_ns"][:i] + [ns + extra for ns in columns["output_ns"][i:]]
+    return replace(trial, steps=StepTable(columns))
+
+
+def test_cold_first_steps_warn(clean: Measured) -> None:
+    cold = Measured([slowed(trial, 2) for trial in clean.trials], clean.requests)
+    assert judge(cold, "warm") == Gate("warm", "warn", "first 5 generation steps took 2.00 times the next ones")
+    assert judge(clean, "warm").detail == "first 5 generation steps took 1.00 times the next ones"
+
+
+def test_too_few_steps_to_be_judged_warm(tmp_path: Path) -> None:
+    with open_folder(tmp_path) as folder:
+        execute(make_run(folder, turns=[1]))
+        assert judge(Measured(folder.contents.trials, folder.contents.requests), "warm").status == "n/a"
+
+
+def test_captures_count_where_a_subject_tells_them(clean: Measured) -> None:
+    told = {**clean.trials[0].subject, "captures_in_window": 0, "eager_fallbacks": 3, "prefix_cache_hits": 0}
+    measured = Measured([replace(trial, subject=told) for trial in clean.trials], clean.requests)
+    names = ("capture and compile", "eager fallbacks", "prefix cache")
+    assert [judge(measured, name).status for name in names] == ["pass", "warn", "pass"]
+    assert judge(measured, "eager fallbacks").detail == "6 steps"
