@@ -1,0 +1,79 @@
+"""Results as pandas frames."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+import pytest
+from sample import ANALYSIS
+
+import specbench
+from specbench import encoding
+from specbench.errors import ResultsError
+from specbench.records import RequestRecord
+from specbench.report.formats import json as json_format
+
+REQUEST = RequestRecord(
+    trial=0,
+    request_id="c0/t0",
+    category="math",
+    prompt_tokens=3,
+    output_tokens=2,
+    output_sha256="",
+    finish_reason="stop",
+    ttft_ms=1.5,
+    e2e_ms=None,
+    accepted_lengths=[2],
+)
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    (tmp_path / "analysis.json").write_text(json_format.render(ANALYSIS))
+    (tmp_path / "requests.jsonl").write_text(encoding.dumps(REQUEST) + "\n" + encoding.dumps(REQUEST) + '\n{"torn')
+    trial = {"trial": 0, "status": "complete", "evidence": {"gc_ms": 0.5}, "steps": {"step": [1, 2]}, "ranges": {}}
+    (tmp_path / "trials.jsonl").write_text(json.dumps(trial) + "\n")
+    return tmp_path
+
+
+def test_frames(folder: Path) -> None:
+    found = specbench.load_results(folder)
+    assert found.analysis == ANALYSIS
+    assert found.points.loc[0, "output_tokens_per_s"] == 123.2146
+    assert found.points.loc[0, "ttft_ms_p95"] == 120.7
+    assert len(found.requests) == 2  # the torn line does not count
+    assert found.requests.loc[1, "ttft_ms"] == 1.5
+    assert found.trials.loc[0, "evidence.gc_ms"] == 0.5
+    assert "steps" not in found.trials
+    assert found.comparisons.empty
+
+
+def test_the_analysis_file_is_as_good_as_its_folder(folder: Path) -> None:
+    assert len(specbench.load_results(str(folder / "analysis.json")).requests) == 2
+
+
+def test_a_folder_without_results(tmp_path: Path) -> None:
+    with pytest.raises(ResultsError, match=r"analysis\.json: there is no such file"):
+        specbench.load_results(tmp_path)
+
+
+def test_a_damaged_line_is_named(folder: Path) -> None:
+    (folder / "trials.jsonl").write_text('{"trial": 0}\n{oops\n{"trial": 2}\n')
+    with pytest.raises(ResultsError, match=r"trials\.jsonl:2"):
+        specbench.load_results(folder)
+
+
+def test_a_newer_result_is_refused(folder: Path) -> None:
+    newer = {**json.loads((folder / "analysis.json").read_text()), "schema_version": 99}
+    (folder / "analysis.json").write_text(json.dumps(newer))
+    with pytest.raises(ResultsError, match="upgrade specbench"):
+        specbench.load_results(folder)
+
+
+def test_importing_specbench_loads_no_pandas() -> None:
+    import subprocess
+
+    code = "import specbench, sys; print('pandas' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout.strip() == "False"
