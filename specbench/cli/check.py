@@ -1,0 +1,151 @@
+"""``specbench check``: is this scenario right, and what would it do? Nothing is loaded and nothing runs."""
+
+from __future__ import annotations
+
+import os
+from typing import Annotated, Any
+
+import typer
+
+from specbench.cli.tables import print_json
+from specbench.engine.models.checkpoint import find_model
+from specbench.errors import ModelNotFoundError, ScenarioError
+from specbench.registry import PRESETS
+from specbench.scenario.estimate import count_requests
+from specbench.scenario.loader import load_scenario, load_variants
+from specbench.scenario.machine import available_memory_bytes
+from specbench.scenario.memory import block_bytes
+from specbench.scenario.planner import BASE, RunPlan, plan_run
+from specbench.scenario.resolve import ResolvedScenario, longest, model_spec, resolve, workload_settings
+from specbench.scenario.schema import json_schema
+from specbench.scenario.units import format_bytes
+from specbench.workloads import mt_bench
+
+
+def check_command(
+    scenario: Annotated[str | None, typer.Argument(help="The scenario file.", show_default=False)] = None,
+    overrides: Annotated[
+        list[str] | None,
+        typer.Option("--set", metavar="KEY=VALUE", help="Change a key, as workload.concurrency=4. Repeatable."),
+    ] = None,
+    variant: Annotated[
+        str | None, typer.Option(metavar="V", help="A variant of the scenario, off, on, or key=value,key=value.")
+    ] = None,
+    json: Annotated[bool, typer.Option("--json", help="Print JSON and nothing else.")] = False,
+    schema: Annotated[bool, typer.Option("--schema", help="Print the JSON schema of scenarios, for editors.")] = False,
+) -> None:
+    """Check a scenario and print it with every default written out, and what it would take to run it."""
+    if schema:
+        print_json(json_schema())
+        return
+    if scenario is None:
+        raise ScenarioError(
+            "no scenario is given", where="specbench check", hint="specbench check scenarios/quickstart.yaml"
+        )
+    resolved, variants = check_scenario(scenario, overrides or [], variant)
+    plan = plan_run(resolved, variant or BASE)
+    summary = summarize(resolved, plan, variants)
+    if json:
+        print_json({"scenario": plan.scenario, "summary": summary, "plan_sha256": plan.sha256})
+        return
+    print(resolved.to_yaml())
+    for name, line in describe(summary):
+        print(f"# {name}: {line}")
+
+
+def check_scenario(path: str, overrides: list[str], variant: str | None) -> tuple[ResolvedScenario, list[str]]:
+    """Load and resolve the scenario, and every variant it names unless overrides or a variant narrow the question.
+
+    :raises InputError: whatever is wrong.
+    """
+    resolved = resolve(load_scenario(path, overrides, variant))
+    if overrides or variant is not None:
+        return resolved, []
+    variants = load_variants(path)
+    for changed in variants.values():
+        resolve(changed)
+    return resolved, list(variants)
+
+
+def summarize(resolved: ResolvedScenario, plan: RunPlan, variants: list[str]) -> dict[str, Any]:
+    """What running it would take, as plain data. Sizes in bytes, lengths in tokens."""
+    engine, model, scenario = resolved.engine, resolved.model, resolved.scenario
+    requests = _requests(resolved)
+    longest_output = longest(scenario.workload.osl)
+    block = block_bytes(model, engine.dtype, engine.tokens_per_block)
+    return {
+        "model": scenario.model.source,
+        "architecture": model.architecture,
+        "parameters": model.num_parameters,
+        "layers": model.num_layers,
+        "weights": _weights(resolved),
+        "device": engine.device,
+        "dtype": engine.dtype,
+        "weights_bytes": resolved.memory.weights_bytes,
+        "kv_cache_bytes": resolved.memory.kv_cache_bytes,
+        "workspace_bytes": resolved.memory.workspace_bytes,
+        "available_bytes": available_memory_bytes(engine.device),
+        "num_blocks": engine.num_blocks,
+        "tokens_per_block": engine.tokens_per_block,
+        "kv_bytes_per_token": block // engine.tokens_per_block,
+        "draft_len": engine.drafter.max_draft_len,
+        "concurrency": scenario.workload.concurrency,
+        "trials": len(plan.trials),
+        "warmup_requests": plan.warmup_requests,
+        "requests_per_trial": requests,
+        "max_output_tokens_per_trial": None if requests is None else requests * longest_output,
+        "variants": variants,
+    }
+
+
+def describe(summary: dict[str, Any]) -> list[tuple[str, str]]:
+    """The summary in sentences, (heading, line)."""
+    size = {key: format_bytes(summary[key]) for key in summary if key.endswith("_bytes") and summary[key] is not None}
+    requests, tokens = summary["requests_per_trial"], summary["max_output_tokens_per_trial"]
+    work = "requests: known once the data is here" if requests is None else f"{requests} requests"
+    most = "" if tokens is None else f", {tokens} output tokens at most"
+    lines = [
+        (
+            "model",
+            f"{summary['model']}, {summary['architecture']}, {summary['parameters'] / 1e6:.1f}M parameters, "
+            f"{summary['layers']} layers; weights: {summary['weights']}",
+        ),
+        (
+            "memory",
+            f"weights {size['weights_bytes']}, KV cache {size['kv_cache_bytes']} ({summary['num_blocks']} blocks of "
+            f"{summary['tokens_per_block']} tokens, {summary['kv_bytes_per_token'] / 1024:.1f} KiB a token), workspace "
+            f"{size['workspace_bytes']}; {size.get('available_bytes', 'unknown')} available on {summary['device']}",
+        ),
+        (
+            "plan",
+            f"{summary['trials']} trial(s), each {work} at concurrency {summary['concurrency']}, "
+            f"K = {summary['draft_len']}{most}; {summary['warmup_requests']} requests before, to warm up",
+        ),
+    ]
+    if summary["variants"]:
+        lines.append(("variants", f"{', '.join(summary['variants'])}: each is right as well"))
+    return lines
+
+
+def _requests(resolved: ResolvedScenario) -> int | None:
+    """Requests of one trial, or None while MT-Bench has not been pulled."""
+    settings = workload_settings(resolved.scenario)
+    if settings.kind == mt_bench.MtBench.kind and settings.path is None and not mt_bench.pulled_file().is_file():
+        return None
+    return count_requests(settings)
+
+
+def _weights(resolved: ResolvedScenario) -> str:
+    """Where the weights come from, without asking the network.
+
+    :raises ModelNotFoundError: a directory without weights.
+    """
+    spec = model_spec(resolved.scenario)
+    if spec.weights == "random":
+        return f"random, seed {spec.seed}"
+    if spec.source not in PRESETS:
+        return find_model(spec).source if os.path.exists(os.path.expanduser(spec.source)) else "from the hub"
+    try:
+        return find_model(spec).source
+    except ModelNotFoundError:
+        return f"not on this machine (specbench pull {spec.source})"

@@ -1,0 +1,40 @@
+"""Printing for people and for programs: a table on a terminal, aligned plain lines elsewhere, or JSON alone."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+STYLES = {"ok": "green", "warn": "yellow", "missing": "red"}
+"""Colours of status words on a terminal."""
+
+
+def print_json(value: Any) -> None:
+    """Write ``value`` to stdout as JSON."""
+    print(json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False))
+
+
+def print_table(headers: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+    """Write ``rows`` under ``headers``; rich is imported for a terminal only."""
+    if sys.stdout.isatty():
+        _print_rich(headers, rows)
+        return
+    widths = [max(len(line[column]) for line in (headers, *rows)) for column in range(len(headers))]
+    for line in (headers, *rows):
+        print("  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip())
+
+
+def _print_rich(headers: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+    from rich import box
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    for header in headers:
+        table.add_column(header, overflow="fold")
+    for row in rows:
+        table.add_row(*(Text(cell, style=STYLES.get(cell, "")) for cell in row))
+    Console().print(table)

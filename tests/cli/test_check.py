@@ -1,0 +1,113 @@
+"""``specbench check``."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from specbench.downloads import write_manifest
+from specbench.engine.models.checkpoint import model_directory
+from specbench.scenario.loader import load_scenario
+from specbench.scenario.resolve import resolve
+
+Cli = Callable[..., Any]
+SCENARIOS = Path(__file__).parents[2] / "scenarios"
+QUICKSTART = str(SCENARIOS / "quickstart.yaml")
+
+
+@pytest.fixture(autouse=True)
+def _empty_cache(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("SPECBENCH_CACHE", str(tmp_path / "cache"))
+
+
+@pytest.mark.parametrize("name", sorted(path.name for path in SCENARIOS.glob("*.yaml")))
+def test_ready_scenarios_and_their_variants_are_right(cli: Cli, name: str) -> None:
+    outcome = cli("check", str(SCENARIOS / name))
+    assert (outcome.code, outcome.stderr) == (0, "")
+    variants = list(yaml.safe_load(outcome.stdout)["variants"])
+    assert f"# variants: {', '.join(variants)}: each is right as well" in outcome.stdout or not variants
+    if "plain" in variants:
+        plain = cli("check", str(SCENARIOS / name), "--variant", "plain", "--json")
+        assert json.loads(plain.stdout)["summary"]["draft_len"] == 0
+
+
+def test_the_printed_scenario_is_one_and_means_the_same(cli: Cli, tmp_path: Path) -> None:
+    outcome = cli("check", QUICKSTART, "--set", "workload.osl=50")
+    copy = tmp_path / "copy.yaml"
+    copy.write_text(outcome.stdout)
+    assert resolve(load_scenario(copy)) == resolve(load_scenario(QUICKSTART, ["workload.osl=50"]))
+    assert None not in yaml.safe_load(outcome.stdout).values()
+
+
+def test_the_summary_says_what_it_would_take(cli: Cli) -> None:
+    lines = dict(
+        line[2:].split(": ", 1) for line in cli("check", QUICKSTART).stdout.splitlines() if line.startswith("# ")
+    )
+    assert "134.5M parameters" in lines["model"]
+    assert "not on this machine (specbench pull smollm2-135m)" in lines["model"]
+    assert "132 blocks of 32 tokens, 22.5 KiB a token" in lines["memory"]
+    assert lines["plan"].startswith("1 trial(s), each 24 requests at concurrency 4, K = 4, 2304 output tokens at most")
+
+
+def test_json_is_json_and_nothing_else(cli: Cli) -> None:
+    outcome = cli("check", QUICKSTART, "--json", "--set", "model=random:tiny", "--set", "workload.num_requests=all")
+    found = json.loads(outcome.stdout)
+    assert found["scenario"]["model"] == {"source": "tiny", "weights": "random", "seed": 0, "revision": None}
+    assert found["summary"]["weights"] == "random, seed 0"
+    assert found["summary"]["requests_per_trial"] == 160
+    assert len(found["plan_sha256"]) == 64
+
+
+def test_weights_that_were_pulled_are_found(cli: Cli) -> None:
+    directory = model_directory("smollm2-135m")
+    directory.mkdir(parents=True)
+    write_manifest(directory, {"origin": "somewhere"})
+    summary = json.loads(cli("check", QUICKSTART, "--json").stdout)["summary"]
+    assert summary["weights"] == "smollm2-135m (somewhere)"
+
+
+def test_mt_bench_may_be_missing(cli: Cli) -> None:
+    summary = json.loads(cli("check", QUICKSTART, "--json", "--set", "workload=mt_bench").stdout)["summary"]
+    assert summary["requests_per_trial"] is None
+
+
+def test_schema_needs_no_scenario(cli: Cli) -> None:
+    schema = json.loads(cli("check", "--schema").stdout)
+    assert schema["properties"]["workload"]
+
+
+@pytest.mark.parametrize(
+    ("argv", "message"),
+    [
+        ([], "error: specbench check: no scenario is given"),
+        (["no.yaml"], "error: no.yaml: cannot be read: No such file or directory"),
+        ([QUICKSTART, "--set", "workload.isl=3"], "error: --set workload.isl: chat80 has prompts of its own lengths"),
+        ([QUICKSTART, "--set", "workload.concurrency=60000"], "error: engine: needs "),
+        ([QUICKSTART, "--set", "model=nonsense"], "error: no model 'nonsense'"),
+        ([QUICKSTART, "--set", "model=/"], "error: /: has no config.json"),
+        ([QUICKSTART, "--variant", "plian"], "error: --variant plian: no such variant"),
+        (
+            [QUICKSTART, "--set", "drafter.draft_len=17"],
+            "error: --set drafter.draft_len: found 17; allowed: 16 or less",
+        ),
+        ([QUICKSTART, "--set", "engine.max_seq_len=99999"], "error: --set engine.max_seq_len: found 99999; allowed"),
+    ],
+)
+@pytest.mark.parametrize("json_flag", [[], ["--json"]])
+def test_what_is_wrong_is_one_message_and_exit_2(cli: Cli, argv: list[str], message: str, json_flag: list[str]) -> None:
+    outcome = cli("check", *argv, *json_flag)
+    assert (outcome.code, outcome.stdout) == (2, "")
+    assert outcome.stderr.startswith(message)
+
+
+def test_a_wrong_variant_is_found_though_nobody_asked_for_it(cli: Cli, tmp_path: Path) -> None:
+    path = tmp_path / "x.yaml"
+    path.write_text("model: tiny\nvariants:\n  long:\n    workload.osl: 5000\n")
+    outcome = cli("check", str(path))
+    assert outcome.code == 2
+    assert f"{path}:4 (variant 'long'): workload.osl" in outcome.stderr

@@ -1,0 +1,44 @@
+"""``specbench list``."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from specbench.engine.optimizations.base import load_toggle
+from specbench.registry import ALL
+
+Cli = Callable[..., Any]
+
+
+@pytest.mark.parametrize("kind", sorted(ALL))
+def test_every_name_is_listed_with_its_summary(cli: Cli, kind: str) -> None:
+    rows = json.loads(cli("list", kind, "--json").stdout)
+    assert {row["name"]: row["summary"] for row in rows} == {name: entry.summary for name, entry in ALL[kind].items()}
+    lines = cli("list", kind).stdout.splitlines()
+    assert lines[0].split()[:2] == ["name", "summary"]
+    assert [line.split()[0] for line in lines[1:]] == list(ALL[kind])
+
+
+def test_without_a_kind_the_kinds_are_listed(cli: Cli) -> None:
+    assert {row["kind"]: row["names"] for row in json.loads(cli("list", "--json").stdout)} == {
+        kind: list(registry) for kind, registry in ALL.items()
+    }
+    assert "drafters" in cli("list").stdout
+
+
+def test_toggles_have_their_variants(cli: Cli) -> None:
+    row = json.loads(cli("list", "optimizations", "--json").stdout)[0]
+    toggle = load_toggle(row["name"])
+    assert row["variants"] == list(toggle.variants)
+    assert (row["baseline"], row["recommended"]) == (toggle.baseline, toggle.recommended)
+    assert row["exactness"] == toggle.exactness.value
+
+
+def test_an_unknown_kind_has_the_nearest(cli: Cli) -> None:
+    outcome = cli("list", "drafter")
+    assert (outcome.code, outcome.stdout) == (2, "")
+    assert "did you mean 'drafters'?" in outcome.stderr

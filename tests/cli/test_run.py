@@ -1,0 +1,290 @@
+"""``specbench run`` as a user types it, on the tiny model."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import specbench
+from specbench.cli.app import main
+from specbench.measure import results_folder
+
+SCENARIO = """
+name: tiny
+model: random:tiny
+drafter: {name: ngram, draft_len: 3}
+workload: {kind: random_tokens, num_requests: 6, isl: 24, osl: 16, concurrency: 2}
+engine: {device: cpu, dtype: float32, num_threads: 1}
+measure: {warmup_requests: 1}
+"""
+FILES = {
+    "scenario.yaml", "environment.json", "plan.json", "trials.jsonl", "requests.jsonl", "analysis.json", "report.md",
+}  # fmt: skip
+
+
+@pytest.fixture
+def scenario(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A scenario file in a folder of its own, which is the current one."""
+    monkeypatch.chdir(tmp_path)
+    path = tmp_path / "tiny.yaml"
+    path.write_text(SCENARIO)
+    return path
+
+
+def start(*arguments: str | Path, **options: Any) -> subprocess.Popen[str]:
+    command = [sys.executable, "-m", "specbench", "run", *map(str, arguments)]
+    environment = {**os.environ, "PYTHONPATH": str(Path(specbench.__file__).parents[1])}
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    return subprocess.Popen(command, text=True, env=environment, **pipes, **options)
+
+
+def read(folder: Path, name: str) -> Any:
+    text = (folder / name).read_text()
+    return [json.loads(line) for line in text.splitlines()] if name.endswith("l") else json.loads(text)
+
+
+def test_tables_folder_and_python(scenario: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["run", str(scenario)]) == 0
+    output, errors = capsys.readouterr()
+    (folder,) = Path("results").iterdir()
+    assert {path.name for path in folder.iterdir()} == FILES
+    for heading in ("Throughput [tok/s]", "Latency [ms]", "Acceptance by draft position", "Time per step", "Gates"):
+        assert heading in output
+    assert "synthetic input" in output
+    assert f"results: {folder}" in output
+    assert "warm-up: 1 requests" in errors
+    found = specbench.load_results(folder)
+    point = found.analysis.points[0]
+    assert (point.requests, point.committed_tokens, point.status) == (6, 96, "complete")
+    parts = (point.device_ms or 0) + (point.host_exposed_ms or 0) + (point.other_idle_ms or 0)
+    assert parts == pytest.approx(point.step_ms)
+    assert (point.device_ms or 0) > 0
+    assert {"schedule", "prepare_inputs", "launch", "device_step"} <= set(point.ranges)
+    assert {gate.name: gate.status for gate in found.analysis.gates}["token counts"] == "pass"
+    assert all(found.requests["output_text"].isna())
+
+
+def test_json_is_the_analysis_and_nothing_else(scenario: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["run", str(scenario), "--json", "--out", "here"]) == 0
+    output, _ = capsys.readouterr()
+    assert output == Path("here/analysis.json").read_text()
+    assert json.loads(output)["points"][0]["requests"] == 6
+
+
+def test_equal_runs_give_equal_tokens_and_overlap_changes_none(scenario: Path) -> None:
+    for number, extra in enumerate(([], [], ["--set", "engine.overlap=on"], ["--set", "drafter=none"])):
+        assert main(["run", str(scenario), "--out", str(number), *extra]) == 0
+    hashes = {read(Path(str(number)), "analysis.json")["points"][0]["tokens_sha256"] for number in range(4)}
+    assert len(hashes) == 1
+
+
+def test_content_is_saved_only_when_asked(scenario: Path) -> None:
+    assert main(["run", str(scenario), "--out", "told", "--save-outputs", "--save-prompts"]) == 0
+    request = read(Path("told"), "requests.jsonl")[0]
+    assert (len(request["output_token_ids"]), len(request["prompt_token_ids"])) == (16, 24)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--out", "taken"], "never overwrites"),
+        (["--out", "file/below"], "results folder cannot be written"),
+        (["--resume", "nowhere"], "there is no such folder"),
+        (["--resume", "taken"], "plan.json"),
+        (["--out", "a", "--resume", "b"], "exclude each other"),
+        (["--steps", "9-3"], "--steps"),
+        (["--profile", "perf"], "--profile"),
+        (["--variant", "nobody"], "no such variant"),
+    ],
+)
+def test_bad_flags_are_one_message(
+    scenario: Path, capsys: pytest.CaptureFixture[str], arguments: list[str], message: str
+) -> None:
+    Path("taken").mkdir()
+    Path("taken/x").touch()
+    Path("file").touch()
+    assert main(["run", str(scenario), *arguments]) == 2
+    output, errors = capsys.readouterr()
+    assert output == ""
+    assert message in errors
+    assert "Traceback" not in errors
+
+
+def test_no_scenario_is_one_message(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["run"]) == 2
+    assert "no scenario is given" in capsys.readouterr().err
+
+
+def test_a_prompt_that_cannot_fit_is_found_before_measuring(scenario: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    Path("long.jsonl").write_text(json.dumps({"prompt": "word " * 100}) + "\n")
+    text = SCENARIO.replace("kind: random_tokens", "kind: prompts, path: long.jsonl").replace("isl: 24, ", "")
+    scenario.write_text(text)
+    assert main(["run", str(scenario), "--set", "engine.max_seq_len=64", "--out", "run"]) == 2
+    assert "--set engine.max_seq_len=" in capsys.readouterr().err
+    assert not Path("run").exists()
+
+
+def test_a_later_turn_that_does_not_fit_makes_the_run_invalid(
+    scenario: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    scenario.write_text(SCENARIO.replace("kind: random_tokens", "kind: chat80").replace("isl: 24, ", ""))
+    with_room = ["run", str(scenario), "--set", "workload.num_requests=2", "--set", "workload.osl=8"]
+    assert main([*with_room, "--out", "fits"]) == 0
+    turns = [request["prompt_tokens"] for request in read(Path("fits"), "requests.jsonl")]
+    assert len(turns) == 2
+    capsys.readouterr()
+    assert main([*with_room, "--set", f"engine.max_seq_len={turns[0] + 9}", "--out", "short"]) == 3
+    output, errors = capsys.readouterr()
+    assert "INVALID: requests: 1 of 2 failed" in output
+    assert "INVALID" in errors
+    assert read(Path("short"), "analysis.json")["points"][0]["failed_requests"] == 1
+
+
+def test_nan_logits_are_an_engine_error(
+    scenario: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from specbench.engine.models.random_weights import RandomSource
+
+    real = RandomSource.read
+    monkeypatch.setattr(RandomSource, "read", lambda self, name: real(self, name).fill_(float("nan")))
+    assert main(["run", str(scenario), "--set", "measure.warmup_requests=0"]) == 4
+    errors = capsys.readouterr().err
+    assert "logits are NaN" in errors
+    assert "Traceback" not in errors
+
+
+def test_a_full_disk_is_a_storage_error(
+    scenario: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    writes = []
+
+    def write(descriptor: int, data: Any) -> int:
+        writes.append(descriptor)
+        if len(writes) > 2:  # the requests and the line of the first trial
+            raise OSError(28, os.strerror(28))
+        return os.write(descriptor, data)
+
+    class Full:
+        def __getattr__(self, name: str) -> Any:
+            return write if name == "write" else getattr(os, name)
+
+    monkeypatch.setattr(results_folder, "os", Full())
+    assert main(["run", str(scenario), "--set", "measure.repeats=3", "--out", "run"]) == 4
+    errors = capsys.readouterr().err
+    assert "no space is left" in errors
+    assert "--resume run" in errors
+    monkeypatch.undo()
+    os.chdir(scenario.parent)
+    assert [line["trial"] for line in read(Path("run"), "trials.jsonl")] == [0]
+    assert main(["run", "--resume", "run"]) == 0
+    assert [line["trial"] for line in read(Path("run"), "trials.jsonl")] == [0, 1, 2]
+
+
+def test_another_plan_is_not_resumed(scenario: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["run", str(scenario), "--out", "run"]) == 0
+    assert main(["run", str(scenario), "--resume", "run", "--set", "workload.osl=17"]) == 2
+    assert "was planned as" in capsys.readouterr().err
+    assert main(["run", str(scenario), "--resume", "run"]) == 0  # the same plan: nothing is left to do
+    assert len(read(Path("run"), "trials.jsonl")) == 1
+
+
+def test_another_machine_is_not_resumed(scenario: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["run", str(scenario), "--out", "run"]) == 0
+    path = Path("run/environment.json")
+    path.write_text(path.read_text().replace('"python": "', '"python": "2.7 or '))
+    assert main(["run", "--resume", "run"]) == 2
+    assert "began elsewhere (python: 2.7 or" in capsys.readouterr().err
+
+
+def test_a_variant_keeps_its_name_when_resumed(scenario: Path) -> None:
+    assert main(["run", str(scenario), "--variant", "drafter=none", "--out", "run"]) == 0
+    assert main(["run", "--resume", "run"]) == 0
+    assert read(Path("run"), "analysis.json")["points"][0]["variant"] == "drafter=none"
+
+
+def test_secrets_do_not_reach_a_result(scenario: Path) -> None:
+    url = "workload.system_prompt=see https://user:hunter2@host/?token=s3cr3t"
+    scenario.write_text(SCENARIO.replace("kind: random_tokens", "kind: chat80").replace("isl: 24, ", ""))
+    process = start(scenario, "--out", "run", "--set", url, "--set", "workload.num_requests=1")
+    _, errors = process.communicate(timeout=120)
+    assert process.returncode == 0, errors
+    for path in Path("run").iterdir():
+        assert "hunter2" not in path.read_text(), path
+        assert "s3cr3t" not in path.read_text(), path
+    assert "https://***@host/?token=***" in Path("run/plan.json").read_text()
+
+
+def wait_for(condition: Any, process: subprocess.Popen[str], seconds: float = 120.0) -> None:
+    end = time.monotonic() + seconds
+    while not condition():
+        assert process.poll() is None, process.communicate()
+        assert time.monotonic() < end, "it never got there"
+        time.sleep(0.01)
+
+
+def num_lines(path: Path) -> int:
+    return path.read_bytes().count(b"\n") if path.exists() else 0
+
+
+LONG = ["--set", "measure.repeats=200", "--set", "workload.num_requests=2", "--out", "run"]
+
+
+def test_ctrl_c_keeps_what_was_measured_and_says_how_to_go_on(scenario: Path) -> None:
+    process = start(scenario, *LONG)
+    wait_for(lambda: num_lines(Path("run/trials.jsonl")) >= 2, process)
+    process.send_signal(signal.SIGINT)
+    output, errors = process.communicate(timeout=30)
+    assert process.returncode == 130
+    assert "specbench run --resume run" in errors
+    assert "Traceback" not in errors
+    assert "Throughput" in output
+    analysis = read(Path("run"), "analysis.json")
+    assert analysis["status"] == "interrupted"
+    trials = read(Path("run"), "trials.jsonl")
+    assert len(trials) >= 2
+    assert trials[-1]["status"] in ("interrupted", "complete")  # a signal may fall between two trials
+
+
+def test_ctrl_c_in_a_long_trial_ends_within_a_step(scenario: Path) -> None:
+    process = start(scenario, "--set", "workload.num_requests=4000", "--out", "run")
+    assert process.stderr is not None
+    while "warm-up" not in process.stderr.readline():
+        pass
+    time.sleep(1.0)
+    sent = time.monotonic()
+    process.send_signal(signal.SIGTERM)
+    process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert time.monotonic() - sent < 20  # it would have taken minutes
+    (trial,) = read(Path("run"), "trials.jsonl")
+    assert trial["status"] == "interrupted"
+    assert trial["committed_tokens"] > 0
+    assert read(Path("run"), "analysis.json")["points"][0]["output_tokens_per_s"] > 0
+
+
+def test_kill_nine_then_resume_counts_every_trial_once(scenario: Path) -> None:
+    few = [item.replace("repeats=200", "repeats=6") for item in LONG]
+    process = start(scenario, *few)
+    wait_for(lambda: num_lines(Path("run/trials.jsonl")) >= 2, process)
+    process.kill()
+    process.communicate()
+    assert 2 <= num_lines(Path("run/trials.jsonl")) <= 6
+    with Path("run/trials.jsonl").open("a") as file:
+        file.write('{"trial": 5, "poi')  # what a kill in the middle of a write leaves
+    resumed = start("--resume", "run")
+    _, errors = resumed.communicate(timeout=120)
+    assert resumed.returncode == 0, errors
+    trials = read(Path("run"), "trials.jsonl")
+    assert [trial["trial"] for trial in trials] == list(range(6))
+    point = read(Path("run"), "analysis.json")["points"][0]
+    assert (point["trials"], point["requests"]) == (6, 12)
+    assert len({trial["tokens_sha256"] for trial in trials}) == 1
+    assert 'trial": 5' in Path("run/trials.jsonl.torn").read_text()
