@@ -36,11 +36,11 @@ $(BIN)/python:
 
 $(RUNTIME): | $(BIN)/python
 	$(BIN)/python -m pip install --disable-pip-version-check -c constraints.txt $(PIP_ARGS) -e .
-	@touch $@
+	@rm -f $(VENV)/.runtime-* $(VENV)/.development-*; touch $@
 
 $(DEVELOPMENT): | $(BIN)/python
 	$(BIN)/python -m pip install --disable-pip-version-check -c constraints.txt $(PIP_ARGS) -e '.[dev]'
-	@touch $@ $(RUNTIME)
+	@rm -f $(VENV)/.runtime-* $(VENV)/.development-*; touch $@ $(RUNTIME)
 
 .PHONY: quickstart
 quickstart: $(RUNTIME) ## fetch the default model, measure it, print the table

@@ -4,8 +4,8 @@
                                    [--dtype bfloat16,float32] [--draft-len 0] [--steps 9] [--attention cpu-paged]
 
 A step is the forward pass of every layer and the logits of every row; sampling and scheduling are not in it. The split
-is timed inside the same kind of step: `linear` is every product with a weight, the head included, `attention` is the
-attention operator with its preparation and its writes to the cache, `other` is the rest. Medians; nothing is downloaded.
+is timed in steps of its own: `linear` is every product with a weight, the head included, `attention` the attention
+operator with its preparation and its writes to the cache, `other` the rest. Medians; nothing is downloaded.
 """
 
 from __future__ import annotations

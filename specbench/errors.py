@@ -11,6 +11,7 @@ The tree (exit code in brackets; a subclass keeps its parent's code)::
     |   |-- WorkloadError             a data set or prompt file
     |   |-- PromptTooLongError        a prompt does not fit max_seq_len
     |   |-- CapacityError             the configuration cannot fit in memory
+    |   |-- DownloadError             something could not be fetched (specbench.downloads)
     |   |-- DeviceUnavailableError    a device this machine does not have
     |   `-- ResultsError              a results folder that cannot be used
     |-- InvalidMeasurementError [3]   measured, but the figures may not be used

@@ -220,6 +220,7 @@ class TrialRecord:
     :param planned_requests: requests of the workload; fewer lines than that means that the trial was cut.
     """
 
+    schema_version: int = field(default=SCHEMA_VERSION, kw_only=True)
     trial: int
     point: int
     segment: int
@@ -245,7 +246,6 @@ class TrialRecord:
     evidence: Evidence
     warmup: WarmUp | None = None
     plan_hash: str | None = None
-    schema_version: int = SCHEMA_VERSION
 
 
 @dataclass(frozen=True)
@@ -308,6 +308,7 @@ class Analysis:
     :param scenario: as resolved; ``environment`` as measured on.
     """
 
+    schema_version: int = field(default=SCHEMA_VERSION, kw_only=True)
     kind: str
     label: str
     scenario: dict[str, Any]
@@ -323,7 +324,6 @@ class Analysis:
     plan_hash: str | None = None
     started_utc: str | None = None
     specbench_version: str | None = None
-    schema_version: int = SCHEMA_VERSION
 
     @property
     def is_valid(self) -> bool:

@@ -217,6 +217,7 @@ def execute_plan(job: Job, folder: ResultsFolder, subject: BuiltinSubject, loade
                 stop=stop,
                 axes=name_axes(job.resolved),
                 kept=Kept(job.options.save_outputs, job.options.save_prompts, decode),
+                profile=job.options.profile,
                 observers=Observers(announce=say, progress=make_progress),
             )
         )

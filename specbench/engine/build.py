@@ -14,6 +14,7 @@ from specbench.engine.input_preparation import InputPreparation
 from specbench.engine.kv_cache import KVCache
 from specbench.engine.llm_engine import LLMEngine
 from specbench.engine.model_runner import ModelRunner
+from specbench.engine.models.checkpoint import resolve_model_config
 from specbench.engine.models.config import ModelConfig
 from specbench.engine.models.loading import LoadedModel, load_model
 from specbench.engine.optimizations.base import build_choice
@@ -41,7 +42,9 @@ def build_engine(config: EngineConfig, *, tracer: Tracer | None = None, loaded: 
 def _assemble(config: EngineConfig, device: Device, tracer: Tracer, loaded: LoadedModel | None) -> LLMEngine:
     _check_rows(config)
     dtype: torch.dtype = getattr(torch, config.dtype)
-    loaded = loaded or load_model(config.model, dtype, device.torch_device)
+    if loaded is None:
+        _check_weights(config, device, dtype)
+        loaded = load_model(config.model, dtype, device.torch_device)
     _check_window(config, loaded.config)
     scheduler = Scheduler(config)
     sampling_params = build_choice("sampling_params", dict(config.optimizations), config, device)
@@ -83,6 +86,17 @@ def _build_attention(
         cache, num_heads=model_config.num_heads
     )
     return attention
+
+
+def _check_weights(config: EngineConfig, device: Device, dtype: torch.dtype) -> None:
+    size = resolve_model_config(config.model).num_parameters * dtype.itemsize
+    available = device.memory_bytes()
+    if size > available:
+        raise CapacityError(
+            f"the weights take {size / 2**30:.2f} GiB as {config.dtype}, {available / 2**30:.2f} GiB are free",
+            where="model",
+            hint="choose a smaller model, or engine.dtype=bfloat16",
+        )
 
 
 def _check_rows(config: EngineConfig) -> None:

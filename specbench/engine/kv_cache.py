@@ -48,6 +48,11 @@ class KVCache:
         """Size of the cache once all of it has been touched."""
         return self._storage.numel() * self._storage.element_size()
 
+    @property
+    def num_cells(self) -> int:
+        """Tokens the pool holds."""
+        return self.num_blocks * self.tokens_per_block
+
     def write(self, layer: int, cells: Tensor, k: Tensor, v: Tensor) -> None:
         """Store ``k`` and ``v`` [T, num_kv_heads, head_dim] at ``cells`` [T] (block * tokens_per_block + offset)."""
         self._flat_keys[layer].index_copy_(0, cells, k.flatten(1))

@@ -50,7 +50,7 @@ class Observers:
 
 @dataclass(frozen=True)
 class Run:
-    """One execution of a plan on one subject."""
+    """One execution of a plan on one subject. ``profile`` names the profiler that looks on, for the record."""
 
     plan: RunPlan
     subject: Subject
@@ -60,6 +60,7 @@ class Run:
     stop: StopSignal
     axes: dict[str, Any]
     kept: Kept = field(default_factory=Kept)
+    profile: str = "off"
     observers: Observers = field(default_factory=Observers)
 
 
@@ -137,7 +138,7 @@ def _record_trial(
     evidence: Evidence,
     warmup: WarmUp | None,
 ) -> TrialRecord:
-    note = {"content_note": run.load.note} if run.load.note else {}
+    seen = {"profile": run.profile, **({"content_note": run.load.note} if run.load.note else {})}
     return TrialRecord(
         trial=trial.trial,
         point=trial.point,
@@ -151,7 +152,7 @@ def _record_trial(
         variant=point.variant,
         axes=mask_all({**run.axes, **point.axes}),
         label=run.load.label,
-        subject=mask_all({**run.subject.describe(), **note}),
+        subject=mask_all({**run.subject.describe(), **seen}),
         wall_ns=window.wall_ns,
         planned_requests=loop.planned_requests,
         committed_tokens=window.committed_tokens,

@@ -209,6 +209,14 @@ def gate_preemptions(measured: Measured) -> Gate:
     return Gate("preemptions", PASS, "0")
 
 
+def gate_profiler(measured: Measured) -> Gate:
+    """Was a profiler told about every range meanwhile?"""
+    used = sorted({str(trial.subject.get("profile", "off")) for trial in measured.trials} - {"off"})
+    if used:
+        return Gate("profiler", WARN, f"{', '.join(used)} was on: figures include what it costs")
+    return Gate("profiler", PASS, "off")
+
+
 def gate_prefix_cache(measured: Measured) -> Gate:
     """Were prompts found in a prefix cache?"""
     total = _total(measured, "prefix_cache_hits")
@@ -238,6 +246,7 @@ GATES: tuple[Callable[[Measured], Gate], ...] = (
     gate_eager_fallbacks,
     gate_preemptions,
     gate_prefix_cache,
+    gate_profiler,
     gate_other_load,
     gate_clocks,
 )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Any, get_args
+from typing import Any, get_args, get_origin
 
 from pydantic import BaseModel, ValidationError
 
@@ -77,7 +77,8 @@ def all_keys(path: KeyPath = ()) -> Iterator[str]:
 
 def _model_in(annotation: Any) -> type[BaseModel] | None:
     for candidate in (annotation, *get_args(annotation)):
-        if isinstance(candidate, type) and issubclass(candidate, BaseModel):
+        # In Python 3.10 dict[str, int] counts as a type.
+        if get_origin(candidate) is None and isinstance(candidate, type) and issubclass(candidate, BaseModel):
             return candidate
     return None
 

@@ -59,6 +59,7 @@ def test_a_clean_run_passes_what_applies(clean: Measured) -> None:
         "eager fallbacks": "n/a",
         "preemptions": "pass",
         "prefix cache": "n/a",
+        "profiler": "pass",
         "other load": "pass",
         "clocks": "pass",
     }
@@ -78,6 +79,7 @@ def test_a_clean_run_passes_what_applies(clean: Measured) -> None:
         ("content", lambda m: with_trial(m, label="synthetic input"), "warn", "synthetic input"),
         ("repetition loops", lambda m: with_trial(m, label="forced acceptance"), "n/a", "forced"),
         ("garbage collection", lambda m: with_evidence(m, gc_collections=2, gc_ms=3.5), "warn", "2 collections"),
+        ("profiler", lambda m: with_trial(m, subject={**m.trials[0].subject, "profile": "torch"}), "warn", "torch"),
         ("preemptions", lambda m: with_request(m, num_preemptions=3), "warn", "3"),
         ("other load", lambda m: with_evidence(m, other_cpu_fraction=0.4), "warn", "40.0%"),
         ("clocks", lambda m: with_evidence(m, cpu_throttle_events=4), "warn", "throttled: 4"),

@@ -17,7 +17,8 @@ class AttentionMetadata:
     :param context_kv_lens: tokens each chunk's last row attends to: cached before, plus the chunk.
     :param num_generation: generation requests, G.
     :param rows_per_generation: rows each of them takes, K + 1; each row sees those before it.
-    :param generation_kv_lens: [G] int64 on the device: tokens the last of a request's rows attends to, new rows included.
+    :param generation_kv_lens: [G] int64 on the device: tokens the last of a request's rows attends to, the new rows
+        included.
     :param block_table: [num_context + G, columns] int32 on the device: the blocks of each request in logical order.
         Columns past a request's last block are ignored.
     :param positions: [T] int64 on the device.

@@ -93,8 +93,9 @@ class GatherAttention(AttentionOperator):
         k = self._gather(self.cache.keys[layer], part)
         v = self._gather(self.cache.values[layer], part)
         output = F.scaled_dot_product_attention(folded, k, v, attn_mask=part.is_visible, scale=self.scale)
-        unfolded = output.unflatten(2, (self.num_groups, part.num_rows)).permute(0, 3, 1, 2, 4)
-        return unfolded.reshape(-1, self.num_heads * self.cache.head_dim)
+        num_requests, num_rows, num_kv_heads, num_groups, head_dim = shape
+        unfolded = output.reshape(num_requests, num_kv_heads, num_groups, num_rows, head_dim).permute(0, 3, 1, 2, 4)
+        return unfolded.reshape(-1, self.num_heads * head_dim)
 
     def _gather(self, blocks: Tensor, part: _Part) -> Tensor:
         """Return [N, num_kv_heads, width, head_dim]; cells no row may look at are zero, whatever they held."""

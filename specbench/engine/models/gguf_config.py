@@ -33,6 +33,7 @@ _LAYER_NAMES = {
     "mlp.up_proj": "ffn_up",
     "mlp.down_proj": "ffn_down",
 }
+_LLAMA3_ORIGINAL_LENGTH = 8192
 _END_TOKEN_KEYS = ("eos_token_id", "eot_token_id", "eom_token_id")
 
 
@@ -56,8 +57,8 @@ def config_from_gguf(header: GgufHeader) -> ModelConfig:
     """
     reader = _MetadataReader(header)
     heads, hidden = reader.integer("attention.head_count"), reader.integer("embedding_length")
-    theta = float(reader.get("rope.freq_base", 10000.0))
-    head_dim = int(reader.get("attention.key_length", hidden // heads))
+    theta = reader.number("rope.freq_base", 10000.0)
+    head_dim = reader.integer("attention.key_length", hidden // heads)
     tensors = header.tensors
     if "token_embd.weight" not in tensors:
         raise reader.fail("tensor 'token_embd.weight' is missing")
@@ -70,10 +71,10 @@ def config_from_gguf(header: GgufHeader) -> ModelConfig:
         intermediate_size=reader.integer("feed_forward_length"),
         num_layers=reader.integer("block_count"),
         num_heads=heads,
-        num_kv_heads=int(reader.get("attention.head_count_kv", heads)),
+        num_kv_heads=reader.integer("attention.head_count_kv", heads),
         head_dim=head_dim,
         max_position_embeddings=reader.integer("context_length"),
-        rms_norm_eps=_shortest_float32(reader.get("attention.layer_norm_rms_epsilon", 1e-6)),
+        rms_norm_eps=_shortest_float32(reader.number("attention.layer_norm_rms_epsilon", 1e-6)),
         rope_theta=theta,
         rope_scaling=_rope_scaling(reader, theta, head_dim),
         tie_word_embeddings="output.weight" not in tensors,
@@ -81,8 +82,8 @@ def config_from_gguf(header: GgufHeader) -> ModelConfig:
         attention_output_bias="blk.0.attn_output.bias" in tensors,
         mlp_bias="blk.0.ffn_gate.bias" in tensors,
         qk_norm="blk.0.attn_q_norm.weight" in tensors,
-        sliding_window=reader.get("attention.sliding_window", None),
-        bos_token_id=header.metadata.get("tokenizer.ggml.bos_token_id"),
+        sliding_window=reader.integer("attention.sliding_window", 0) or None,
+        bos_token_id=reader.bos_token_id(),
         eos_token_ids=_end_token_ids(header),
     )
     check_heads(config, str(header.path))
@@ -106,16 +107,28 @@ class _MetadataReader:
     def get(self, key: str, default: Any) -> Any:
         value = self.header.metadata.get(f"{self.architecture}.{key}", default)
         if isinstance(value, list):
-            if len(set(value)) > 1:
+            if len(set(map(str, value))) != 1:
                 raise self.fail(f"{self.architecture}.{key} differs by layer, which is not supported")
             return value[0]
         return value
 
-    def integer(self, key: str) -> int:
-        value = self.get(key, None)
-        if not isinstance(value, int) or value < 1:
+    def integer(self, key: str, default: int | None = None) -> int:
+        value = self.get(key, default)
+        if value is not default and (isinstance(value, bool) or not isinstance(value, int) or value < 1):
             raise self.fail(f"metadata {self.architecture}.{key} must be a positive integer, found {value!r}")
-        return value
+        if value is None:
+            raise self.fail(f"metadata {self.architecture}.{key} is missing")
+        return int(value)
+
+    def number(self, key: str, default: float) -> float:
+        value = self.get(key, default)
+        if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value < math.inf:
+            raise self.fail(f"metadata {self.architecture}.{key} must be a positive number, found {value!r}")
+        return float(value)
+
+    def bos_token_id(self) -> int | None:
+        value = self.header.metadata.get("tokenizer.ggml.bos_token_id")
+        return value if isinstance(value, int) and not isinstance(value, bool) else None
 
 
 def _shortest_float32(value: float) -> float:
@@ -139,15 +152,18 @@ def _rope_scaling(reader: _MetadataReader, theta: float, head_dim: int) -> RopeS
     kind = reader.get("rope.scaling.type", "none")
     if kind not in ("none", "llama3"):
         raise reader.fail(f"rotary scaling of type {kind!r} is not supported; supported: none, llama3")
-    if int(reader.get("rope.dimension_count", head_dim)) != head_dim:
+    if reader.integer("rope.dimension_count", head_dim) != head_dim:
         raise reader.fail("a rotary embedding of a part of the head is not supported")
     if "rope_freqs.weight" not in reader.header.tensors:
         return None
     factors = _read_rope_factors(reader, head_dim)
     largest = max(factors)
+    if not 1.0 <= largest < math.inf:
+        raise reader.fail(f"tensor 'rope_freqs.weight' holds {largest!r}, which is no factor")
     if largest == 1.0:
         return None
-    scaling = RopeScaling(largest, 1.0, 4.0, int(reader.get("rope.scaling.original_context_length", 8192)))
+    original = reader.integer("rope.scaling.original_context_length", _LLAMA3_ORIGINAL_LENGTH)
+    scaling = RopeScaling(largest, 1.0, 4.0, original)
     expected = llama3_frequency_factors(scaling, theta, head_dim)
     if any(abs(a - b) > 1e-3 * b for a, b in zip(factors, expected, strict=True)):
         raise reader.fail("tensor 'rope_freqs.weight' is not the scaling of Llama 3, the only one supported")

@@ -1,4 +1,4 @@
-"""``config.json`` of the Hugging Face format <-> :class:`ModelConfig`. No torch here.
+"""``config.json`` of the Hugging Face format -> :class:`ModelConfig`. No torch here.
 
 Missing keys take the default that transformers gives them, which differs by architecture.
 """
@@ -6,6 +6,7 @@ Missing keys take the default that transformers gives them, which differs by arc
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -179,7 +180,7 @@ class _Reader:
 
     def number(self, key: str) -> float:
         value = self.get(key)
-        if isinstance(value, bool) or not isinstance(value, (int, float)) or not value > 0:
+        if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value < math.inf:
             raise self.fail(f"{key} must be a positive number, found {value!r}")
         return float(value)
 
@@ -201,9 +202,9 @@ class _Reader:
 def _architecture(config: Mapping[str, Any], where: str) -> str:
     named = config.get("architectures")
     names = [named] if isinstance(named, str) else named if isinstance(named, list) else []
-    for name in names:
+    for name in map(str, names):
         if name in FAMILIES:
-            return str(name)
+            return name
     if not names:
         for name, family in FAMILIES.items():
             if config.get("model_type") == family.model_type:
@@ -273,7 +274,9 @@ def _sliding_window(reader: _Reader, architecture: str) -> int | None:
     if isinstance(layer_types, list):
         slides = "sliding_attention" in layer_types
     else:
-        slides = reader.get("max_window_layers") < reader.integer("num_hidden_layers")
+        # Layers from this number on slide; 0 is all of them.
+        first = reader.get("max_window_layers")
+        slides = first == 0 or reader.integer("max_window_layers") < reader.integer("num_hidden_layers")
     return reader.integer("sliding_window") if slides else None
 
 
@@ -289,45 +292,3 @@ def find_chat_end_ids(directory: Path) -> tuple[int, ...]:
     except (OSError, ValueError, KeyError, TypeError):
         # A tokenizer that cannot be read is reported by whoever needs it; weights alone can be served.
         return ()
-
-
-def to_hf_config(config: ModelConfig, dtype: str = "bfloat16") -> dict[str, Any]:
-    """Return the ``config.json`` content that :func:`parse_config` and transformers read as ``config``."""
-    family = FAMILIES[config.architecture]
-    scaling = config.rope_scaling
-    rope_scaling = scaling and {
-        "rope_type": "llama3",
-        "factor": scaling.factor,
-        "low_freq_factor": scaling.low_freq_factor,
-        "high_freq_factor": scaling.high_freq_factor,
-        "original_max_position_embeddings": scaling.original_max_position_embeddings,
-    }
-    values: dict[str, Any] = {
-        "architectures": [config.architecture],
-        "model_type": family.model_type,
-        "vocab_size": config.vocab_size,
-        "hidden_size": config.hidden_size,
-        "intermediate_size": config.intermediate_size,
-        "num_hidden_layers": config.num_layers,
-        "num_attention_heads": config.num_heads,
-        "num_key_value_heads": config.num_kv_heads,
-        "head_dim": config.head_dim,
-        "hidden_act": "silu",
-        "max_position_embeddings": config.max_position_embeddings,
-        "rms_norm_eps": config.rms_norm_eps,
-        "rope_theta": config.rope_theta,
-        "rope_scaling": rope_scaling,
-        "tie_word_embeddings": config.tie_word_embeddings,
-        "bos_token_id": config.bos_token_id,
-        "eos_token_id": list(config.eos_token_ids) or None,
-        "torch_dtype": dtype,
-    }
-    if family.qkv_bias is None:
-        values["attention_bias"] = config.attention_bias
-    if config.architecture == "LlamaForCausalLM":
-        values["mlp_bias"] = config.mlp_bias
-    else:
-        values["sliding_window"] = config.sliding_window
-        values["use_sliding_window"] = config.sliding_window is not None
-        values["max_window_layers"] = 0 if config.sliding_window else config.num_layers
-    return values

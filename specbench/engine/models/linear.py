@@ -13,7 +13,7 @@ from __future__ import annotations
 import ctypes
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from functools import lru_cache
+from functools import cache
 from typing import Any, cast
 
 import torch
@@ -71,7 +71,6 @@ class Layout(ABC):
         """Return the gated product; all arguments as in :meth:`linear`."""
         bias = None if gate_bias is None or up_bias is None else torch.cat([gate_bias, up_bias])
         return _FusedGatedLinear(self.linear(torch.cat([gate, up]), bias))
-
 
     def tied(self, weight: Tensor) -> tuple[Embedding, Linear]:
         """Return an embedding and a head that share ``weight`` [vocabulary, hidden] in memory."""
@@ -208,11 +207,9 @@ def _pack(weight: Tensor) -> Tensor:
     return cast(Tensor, operators._reorder_linear_weight(weight.contiguous()))
 
 
-@lru_cache(maxsize=None)
+@cache
 def _can_pack(dtype: torch.dtype) -> bool:
     """Try the packed products on small operands: builds, CPUs and versions differ in what they offer."""
-    if not torch.backends.mkldnn.is_available():
-        return False
     generator = torch.Generator().manual_seed(0)
     x, gate, up = (torch.rand(shape, generator=generator).to(dtype) for shape in ((2, 32), (48, 32), (48, 32)))
     try:

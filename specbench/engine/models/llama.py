@@ -70,12 +70,12 @@ class DecoderLayer:
 
     def _project(self, x: Tensor, rotations: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Return q [T, Hq, D], k and v [T, Hkv, D], rotated."""
-        qk, v = self.qkv.forward(x).split(self._widths, dim=1)
-        heads = qk.unflatten(1, (-1, self._head_dim))
+        qk, v = self.qkv.forward(x).split_with_sizes(self._widths, 1)
+        heads = qk.view(-1, self._num_heads + self._num_kv_heads, self._head_dim)
         if self.qk_norm is not None:
             heads = self.qk_norm.forward(heads)
-        q, k = rotate(heads, rotations).split((self._num_heads, self._num_kv_heads), dim=1)
-        return q, k, v.unflatten(1, (-1, self._head_dim))
+        q, k = rotate(heads, rotations).split_with_sizes((self._num_heads, self._num_kv_heads), 1)
+        return q, k, v.view(-1, self._num_kv_heads, self._head_dim)
 
 
 @dataclass(frozen=True)

@@ -32,7 +32,8 @@ from specbench.engine.models.gguf_config import config_from_gguf
 from specbench.engine.models.gguf_header import read_header
 from specbench.engine.models.gguf_tokenizer import write_tokenizer
 from specbench.engine.models.gguf_weights import GgufSource
-from specbench.engine.models.hf_config import read_config_directory, to_hf_config
+from specbench.engine.models.hf_config import read_config_directory
+from specbench.engine.models.hf_config_writer import to_hf_config
 from specbench.engine.models.presets import Preset, WheelSource
 from specbench.engine.models.safetensors_weights import SafetensorsSource, find_safetensors
 from specbench.engine.models.tensor_source import check_tensors

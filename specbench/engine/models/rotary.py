@@ -29,7 +29,8 @@ class RotaryEmbedding:
 
 def rotate(heads: Tensor, rotations: Tensor) -> Tensor:
     """Rotate ``heads`` [T, num_heads, head_dim]; computed in float32, returned in their dtype and contiguous."""
-    pairs = torch.view_as_complex(heads.float().unflatten(2, (-1, 2)))
+    num_tokens, num_heads, head_dim = heads.shape
+    pairs = torch.view_as_complex(heads.float().view(num_tokens, num_heads, head_dim // 2, 2))
     return torch.view_as_real(pairs * rotations).flatten(2).to(heads.dtype)
 
 

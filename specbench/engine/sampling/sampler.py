@@ -136,8 +136,8 @@ def _draw(logits: Tensor, rows: _Rows, row_class: RowClass, top_k_max: int) -> T
     if has_top_p:
         mass = _keep_nucleus(likelihood, mass, cumulative.total, rows, largest)
         cumulative = CumulativeMass(mass)
-    # The product of a draw next to 1 may round up to the total; the clamp keeps it inside.
-    target = (rows.draw * cumulative.total).to(torch.int64).minimum(cumulative.total - 1)
+    # A draw is at most 1 - 2^-53, so the product stays below the total, rounding included.
+    target = (rows.draw * cumulative.total).to(torch.int64)
     # Rows that are not finite may point into the padding; their ids must be valid all the same.
     return cumulative.locate(target).clamp_(max=num_tokens - 1)
 
@@ -153,19 +153,18 @@ def _mass_of(likelihood: Tensor) -> Tensor:
 
 
 def _top_k_threshold(logits: Tensor, top_k: Tensor, largest: Tensor | None) -> Tensor:
-    """The k-th largest logit of each row, [m], -inf where k takes in the whole row.
+    """The k-th largest logit of each row, [m]; the least one where k takes in the whole row.
 
     Logits that tie with the k-th are kept, as transformers does.
 
     :param largest: the largest logits, falling, at least as many as any k in force; None: select without them.
     """
-    num_columns = logits.shape[1]
     if largest is not None:
-        kth = largest.gather(1, (top_k.clamp(max=largest.shape[1]) - 1).unsqueeze(-1)).squeeze(-1)
-    else:
-        ones = torch.ones((), dtype=torch.int64, device=logits.device).expand(logits.shape)
-        kth = values_of(select_by_mass(ordered_keys(logits), ones, num_columns - top_k.clamp(max=num_columns))[0])
-    return torch.where(top_k < num_columns, kth, float("-inf"))
+        return largest.gather(1, (top_k.clamp(max=largest.shape[1]) - 1).unsqueeze(-1)).squeeze(-1)
+    num_columns = logits.shape[1]
+    ones = torch.ones((), dtype=torch.int64, device=logits.device).expand(logits.shape)
+    kth, _ = select_by_mass(ordered_keys(logits), ones, num_columns - top_k.clamp(max=num_columns))
+    return values_of(kth)
 
 
 def _keep_nucleus(likelihood: Tensor, mass: Tensor, total: Tensor, rows: _Rows, largest: Tensor | None) -> Tensor:

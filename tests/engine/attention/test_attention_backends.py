@@ -10,6 +10,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from specbench.engine.attention import cpu_paged
 from specbench.engine.attention.cpu_paged import CpuPagedAttention
 from specbench.engine.attention.metadata import AttentionMetadata
 from specbench.engine.attention.torch_gather import GatherAttention
@@ -114,7 +115,9 @@ class Step:
 
     def new_rows(self):
         """The step's rows among all tokens."""
-        return torch.cat([torch.arange(start + cached, start + cached + new) for _, start, cached, new in self.sequences()])
+        return torch.cat(
+            [torch.arange(start + cached, start + cached + new) for _, start, cached, new in self.sequences()]
+        )
 
     def metadata(self):
         case = self.case
@@ -204,6 +207,25 @@ def test_bfloat16_is_within_its_rounding(backend, case):
     got = step.run(backend, garbage=100.0)
     assert got.dtype == torch.bfloat16
     # Weights and outputs are rounded to 8 bits; values are of the order of 1.
+    torch.testing.assert_close(got.double(), step.expected(), rtol=0.02, atol=0.03)
+
+
+@pytest.fixture(params=[1, 2, 4])
+def num_threads(request):
+    before = torch.get_num_threads()
+    torch.set_num_threads(request.param)
+    yield request.param
+    torch.set_num_threads(before)
+
+
+@pytest.mark.parametrize("layout", ["grid", "permuted", "scattered", "mixed"])
+@pytest.mark.parametrize("lens", [[40], [55], [9, 30, 55], [12] * 5])
+def test_merged_heads_match_dense_attention(monkeypatch, num_threads, layout, lens):
+    # As long batches are computed, on short ones: heads merged, and a lone request divided among threads.
+    monkeypatch.setattr(cpu_paged, "_MERGED_CELLS", 1)
+    monkeypatch.setattr(cpu_paged, "_PART_CELLS", 8)
+    step = Step(Case(8, 3, 2, [], [(cached, 1) for cached in lens], layout, seed=num_threads), torch.bfloat16)
+    got = step.run(CpuPagedAttention, garbage=100.0)
     torch.testing.assert_close(got.double(), step.expected(), rtol=0.02, atol=0.03)
 
 

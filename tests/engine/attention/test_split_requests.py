@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from specbench.engine.attention.cpu_paged import split_requests
+from specbench.engine.attention.placement import split_requests
 
 CALL_CELLS = 300
 

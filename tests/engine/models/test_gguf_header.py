@@ -95,18 +95,18 @@ def test_damage_in_the_header_is_at_worst_one_error(tmp_path):
     whole = bytearray(path.read_bytes())
     generator = np.random.default_rng(0)
     refused = 0
-    for _ in range(400):
+    for _ in range(1000):
         damaged = bytearray(whole)
-        for at in generator.integers(0, 500, size=3):
+        for at in generator.integers(0, 500, size=generator.integers(1, 4)):
             damaged[at] = generator.integers(0, 256)
         path.write_bytes(damaged)
-        start = time.perf_counter()
+        start = time.process_time()
         try:
             config_from_gguf(read_header(path))
         except CheckpointError:
             refused += 1
-        assert time.perf_counter() - start < 2.0
-    assert refused > 200
+        assert time.process_time() - start < 2.0
+    assert 250 < refused < 1000
 
 
 @pytest.mark.parametrize(
@@ -209,7 +209,10 @@ def test_frequency_factors_are_those_of_transformers():
     ("arch", "values", "tensors", "message"),
     [
         ("gemma", {}, [], "architecture 'gemma' is not supported; supported: llama, qwen2, qwen3"),
-        ("llama", {"block_count": None}, [], "llama.block_count must be a positive integer, found None"),
+        ("llama", {"block_count": None}, [], "llama.block_count is missing"),
+        ("llama", {"block_count": "two"}, [], "llama.block_count must be a positive integer, found 'two'"),
+        ("llama", {"attention.head_count_kv": 0}, [], "head_count_kv must be a positive integer, found 0"),
+        ("llama", {"rope.freq_base": "x"}, [], "rope.freq_base must be a positive number, found 'x'"),
         ("llama", {"expert_count": 8}, [], "mixture of experts"),
         ("llama", {"rope.scaling.type": "yarn"}, [], "'yarn' is not supported"),
         ("llama", {"rope.dimension_count": 4}, [], "part of the head"),

@@ -7,11 +7,14 @@ from dataclasses import replace
 
 import pytest
 import transformers
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from specbench.engine.config import ModelSpec
 from specbench.engine.models.checkpoint import resolve_model_config
 from specbench.engine.models.config import RopeScaling
-from specbench.engine.models.hf_config import parse_config, read_config_directory, to_hf_config
+from specbench.engine.models.hf_config import parse_config, read_config_directory
+from specbench.engine.models.hf_config_writer import to_hf_config
 from specbench.errors import CheckpointError
 from specbench.registry import MODELS, PRESETS
 
@@ -196,6 +199,35 @@ def test_what_is_not_supported_is_named(change, message):
         parse_config({**BASE, **change}, where="dir/config.json")
     assert message in str(caught.value)
     assert "dir/config.json" in str(caught.value)
+
+
+JSON_VALUES = st.recursive(
+    st.none() | st.booleans() | st.integers(-3, 200) | st.floats() | st.text(max_size=5) | st.sampled_from([*MODELS]),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from([*LLAMA3, "rope_theta"]), inner),
+    max_leaves=5,
+)
+KEYS = [
+    *to_hf_config(PRESETS.load("qwen3-8b").config),
+    "rope_parameters",
+    "quantization_config",
+    "layer_types",
+    "mlp_bias",
+]
+
+
+@settings(max_examples=300)
+@given(
+    start=st.sampled_from([*MODELS]),
+    changes=st.dictionaries(st.sampled_from(KEYS), JSON_VALUES, min_size=1, max_size=4),
+)
+def test_any_configuration_is_read_or_refused(start, changes):
+    config = {**to_hf_config(replace(PRESETS.load("tiny").config, architecture=start)), **changes}
+    try:
+        parsed = parse_config(config, where="x", generation={"eos_token_id": changes.get("eos_token_id")})
+    except CheckpointError:
+        return
+    assert parsed.num_parameters > 0
+    assert parsed.kv_bytes_per_token(2) > 0
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", '"x"'])

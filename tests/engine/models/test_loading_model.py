@@ -15,7 +15,7 @@ from specbench.downloads import write_manifest
 from specbench.engine.config import ModelSpec
 from specbench.engine.models import loading, presets
 from specbench.engine.models.checkpoint import find_model, model_directory, resolve_model_config
-from specbench.engine.models.hf_config import to_hf_config
+from specbench.engine.models.hf_config_writer import to_hf_config
 from specbench.engine.models.presets import TINY
 from specbench.engine.models.random_weights import RandomSource
 from specbench.errors import CheckpointError, ModelNotFoundError
@@ -114,6 +114,19 @@ def test_large_tensors_are_loaded_first_and_the_rest_in_the_models_order(tmp_pat
     assert order[:2] == ["model.embed_tokens.weight", "lm_head.weight"]
     rest = [name for name in expected_shapes(config) if name not in order[:2]]
     assert order[2:] == rest
+
+
+def test_loading_leaves_the_number_of_threads_as_it_was(checkpoint):
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    try:
+        loading.load_model(ModelSpec(str(checkpoint)), torch.float32, CPU)
+        (checkpoint / "config.json").write_text(json.dumps(to_hf_config(replace(TINY.config, hidden_size=32))))
+        with pytest.raises(CheckpointError):
+            loading.load_model(ModelSpec(str(checkpoint)), torch.float32, CPU)
+        assert torch.get_num_threads() == 2
+    finally:
+        torch.set_num_threads(before)
 
 
 def test_the_fingerprint_tells_weights_and_configurations_apart(checkpoint):

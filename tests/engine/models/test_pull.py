@@ -20,7 +20,8 @@ from specbench.downloads import DownloadError, find_damage, read_manifest
 from specbench.engine.config import ModelSpec
 from specbench.engine.models import loading, presets, pull
 from specbench.engine.models.checkpoint import find_model, model_directory
-from specbench.engine.models.hf_config import read_config_directory, to_hf_config
+from specbench.engine.models.hf_config import read_config_directory
+from specbench.engine.models.hf_config_writer import to_hf_config
 from specbench.engine.models.presets import TINY, Preset, WheelSource
 from specbench.engine.models.pull import pull_model
 from specbench.errors import CheckpointError, InputError, ModelNotFoundError, StorageError, UnknownNameError

@@ -29,9 +29,8 @@ def make_rows(params: Sequence[SamplingParams], row_counts: Sequence[int] | None
 
 def kept_probabilities(logits: Array, params: SamplingParams) -> Array:
     """Softmax after temperature, top-k (ties with the k-th kept) and top-p (lowest ids first among equals), float64."""
-    logits = logits.astype(np.float64)
-    scaled = (logits - logits.max()) / (1.0 if params.temperature is None else params.temperature)
-    probabilities = np.exp(scaled)
+    scaled = (logits.astype(np.float64) - logits.max()) / (1.0 if params.temperature is None else params.temperature)
+    probabilities: Array = np.exp(scaled)
     if params.top_k and params.top_k < len(logits):
         probabilities[logits < np.sort(logits)[-params.top_k]] = 0.0
     probabilities /= probabilities.sum()

@@ -90,6 +90,19 @@ def test_top_p_takes_tied_tokens_from_the_lowest_id() -> None:
     assert set(draw(logits, SamplingParams(temperature=1.0, top_k=2, top_p=0.7), 500).tolist()) == {1, 2, 3}
 
 
+@pytest.mark.parametrize("num_tokens", [7, 3000])
+def test_top_p_stops_where_the_mass_is_reached_exactly(num_tokens: int) -> None:
+    half = -torch.tensor(2.0).log()
+    if half.exp() != 0.5:
+        pytest.skip("this build's exp(-log 2) is not 0.5: the boundary cannot be hit exactly")
+    logits = torch.full((num_tokens,), float("-inf"))
+    logits[:6] = torch.stack([half, torch.tensor(0.0), half, torch.tensor(0.0), half, half])
+    # Two likelihoods of 1 and four of 0.5: half of the mass is in the two.
+    assert set(draw(logits, SamplingParams(temperature=1.0, top_p=0.5), 300).tolist()) == {1, 3}
+    # The next float32 above asks for one more, the lowest id among equals.
+    assert set(draw(logits, SamplingParams(temperature=1.0, top_p=0.5000001), 300).tolist()) == {0, 1, 3}
+
+
 def test_top_p_keeps_at_least_one_token() -> None:
     logits = torch.tensor([0.0, 1.0, 3.0, 1.0])
     assert set(draw(logits, SamplingParams(temperature=1.0, top_p=1e-30), 200).tolist()) == {2}
