@@ -214,3 +214,14 @@ def test_nan_logits_are_an_error_with_the_request_and_step(overlap: bool, params
     loaded = replace(tiny_model(), model=cast(CausalLM, NanModel(tiny_model().model)))
     with pytest.raises(NonFiniteLogitsError, match=r"step 3: .*request-1"):
         run(tiny_config(overlap=overlap), prompts(2), params, loaded=loaded)
+
+
+def test_overlap_launches_a_step_before_the_one_before_is_read() -> None:
+    base = tiny_config(drafter=ngram(2))
+    for overlap in (False, True):
+        outcome = run(replace(base, overlap=overlap), prompts(4), GREEDY)
+        steps = [step for step in outcome.steps if isinstance(step, StepRecord)]
+        early = [later.launch_ns < step.output_ns for step, later in pairwise(steps)]
+        assert all(early) if overlap else not any(early)
+        assert all(step.device_start_ns >= step.host_start_ns for step in steps)
+        assert all(later.device_start_ns >= step.device_end_ns for step, later in pairwise(steps))

@@ -1,0 +1,97 @@
+"""The CPU device keeps the promises of a CUDA stream: order, late reads of staging, errors at the wait."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+
+import pytest
+import torch
+
+from specbench.device.cpu import CpuDevice
+from specbench.device.tracing import RangeRecorder
+from specbench.errors import EngineError
+
+
+@pytest.fixture
+def device() -> Iterator[CpuDevice]:
+    made = CpuDevice()
+    yield made
+    made.close()
+
+
+def test_items_run_in_order_on_one_other_thread(device: CpuDevice) -> None:
+    ran: list[tuple[int, int]] = []
+    for number in range(50):
+        device.launch(lambda number=number: ran.append((number, threading.get_ident())), "item")
+    device.synchronize()
+    assert [number for number, _ in ran] == list(range(50))
+    assert {thread for _, thread in ran} != {threading.get_ident()}
+    assert len({thread for _, thread in ran}) == 1
+
+
+def test_a_copy_reads_its_source_when_it_executes(device: CpuDevice) -> None:
+    """The race that fresh staging avoids: a buffer written again before a stalled stream got to it."""
+    go = threading.Event()
+    device.launch(lambda: go.wait(5), "stall")
+    source, destination = torch.tensor([1, 2, 3]), torch.zeros(3, dtype=torch.int64)
+    device.copy_async(destination, source)
+    source.fill_(9)
+    assert destination.tolist() == [0, 0, 0]
+    go.set()
+    device.synchronize()
+    assert destination.tolist() == [9, 9, 9]
+
+
+def test_launching_does_not_wait(device: CpuDevice) -> None:
+    go = threading.Event()
+    completion = device.launch(lambda: go.wait(5), "stall")
+    assert not completion.wait(0.01)
+    go.set()
+    assert completion.wait(5)
+    start, end = completion.times_ns
+    assert end - start >= 10_000_000
+
+
+def test_an_error_reaches_whoever_waits_and_nothing_runs_after_it(device: CpuDevice) -> None:
+    ran: list[int] = []
+
+    def fail() -> None:
+        raise ValueError("broken step")
+
+    first = device.launch(fail, "bad")
+    second = device.launch(lambda: ran.append(1), "after")
+    for completion in (first, second):
+        with pytest.raises(ValueError, match="broken step"):
+            completion.wait(5)
+    assert ran == []
+
+
+def test_busy_spans_are_what_was_executed() -> None:
+    recorder = RangeRecorder()
+    device = CpuDevice(recorder)
+    device.copy_async(torch.zeros(2), torch.ones(2))
+    device.launch(lambda: None, "device_step")
+    device.synchronize()
+    spans = device.drain_busy()
+    assert [span.name for span in spans] == ["copy_to_device", "device_step"]
+    assert all(span.lane == "device" and span.start_ns <= span.end_ns for span in spans)
+    assert spans[0].end_ns <= spans[1].start_ns
+    assert device.drain_busy() == []
+    assert {span.name for span in recorder.drain()} >= {"copy_to_device", "device_step"}
+    device.close()
+
+
+def test_device_programs_run_without_autograd(device: CpuDevice) -> None:
+    seen: list[bool] = []
+    device.launch(lambda: seen.append(torch.is_inference_mode_enabled()), "item").wait(5)
+    assert seen == [True]
+    assert not torch.is_inference_mode_enabled()
+
+
+def test_a_closed_device_refuses_work() -> None:
+    device = CpuDevice()
+    device.close()
+    device.close()
+    with pytest.raises(EngineError, match="closed"):
+        device.launch(lambda: None, "late")
