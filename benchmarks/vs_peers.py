@@ -197,7 +197,7 @@ def render(result: dict[str, Any]) -> str:
     lines = [
         "# Decode speed beside other engines",
         "",
-        f"{options['model_name']}, greedy, {options['threads']} threads, {options['rounds']} interleaved rounds, "
+        f"{options['model_name']}, greedy, threads: {options['threads']}, interleaved rounds: {options['rounds']}, "
         f"medians. {result['started_utc']}.",
         "",
         DEFINITION,

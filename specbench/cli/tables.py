@@ -33,8 +33,9 @@ def _print_rich(headers: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
     from rich.text import Text
 
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
-    for header in headers:
-        table.add_column(header, overflow="fold")
+    for column, header in enumerate(headers):
+        # Names stay whole, so that they can be copied.
+        table.add_column(header, overflow="fold", no_wrap=column == 0)
     for row in rows:
         table.add_row(*(Text(cell, style=STYLES.get(cell, "")) for cell in row))
     Console().print(table)

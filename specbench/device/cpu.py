@@ -91,7 +91,7 @@ class CpuDevice:
             try:
                 with self._tracer.range(name, "device"):
                     program()
-            except BaseException as error:  # noqa: BLE001 - handed to whoever waits
+            except BaseException as error:
                 self._failure = error
         end_ns = time.perf_counter_ns()
         self._busy.append(Span(name, "device", start_ns, end_ns))

@@ -30,7 +30,7 @@ class CudaCompletion:
             self._end.synchronize()
             return True
         deadline = time.monotonic() + timeout_s
-        while not self._end.query():
+        while not self._end.query():  # type: ignore[no-untyped-call]
             if time.monotonic() > deadline:
                 return False
             time.sleep(20e-6)
@@ -50,7 +50,7 @@ class _EventClock:
 
     def __init__(self, stream: torch.cuda.Stream) -> None:
         stream.synchronize()
-        self._reference = torch.cuda.Event(enable_timing=True)
+        self._reference = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
         self._reference.record(stream)
         self._reference.synchronize()
         self._reference_ns = time.perf_counter_ns()
@@ -78,7 +78,7 @@ class CudaDevice:
             torch.set_num_threads(num_threads)
         self.torch_device = torch.device("cuda", torch.cuda.current_device())
         self._tracer: Tracer = tracer or NullTracer()
-        self._stream = torch.cuda.Stream(self.torch_device)
+        self._stream = torch.cuda.Stream(self.torch_device)  # type: ignore[no-untyped-call]
         self._clock = _EventClock(self._stream)
         self._launches: list[CudaCompletion] = []
 
@@ -97,8 +97,8 @@ class CudaDevice:
 
     def launch(self, program: Callable[[], Any], name: str) -> CudaCompletion:
         """See :class:`specbench.device.base.Device`. The program runs on the host now and enqueues kernels."""
-        start = torch.cuda.Event(enable_timing=True)
-        end = torch.cuda.Event(enable_timing=True)
+        start = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
+        end = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
         with torch.inference_mode(), torch.cuda.stream(self._stream), self._tracer.range(name, "device"):
             start.record(self._stream)
             program()

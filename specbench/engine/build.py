@@ -69,7 +69,8 @@ def _build_attention(
     available = device.memory_bytes()
     if size > available:
         raise CapacityError(
-            f"a KV cache of {config.num_blocks} blocks takes {size / 2**30:.2f} GiB, {available / 2**30:.2f} GiB are free",
+            f"a KV cache of {config.num_blocks} blocks takes {size / 2**30:.2f} GiB, "
+            f"{available / 2**30:.2f} GiB are free",
             where="engine.num_blocks",
             hint="lower workload.concurrency, engine.max_seq_len or engine.kv_cache",
         )

@@ -69,9 +69,7 @@ class ForwardBatch:
     @property
     def shape(self) -> str:
         """For profilers: context requests, their rows, generation requests, K."""
-        return (
-            f"ctx={len(self.context)}/{self.num_context_tokens} gen={self.num_generation} K={self.draft_len}"
-        )
+        return f"ctx={len(self.context)}/{self.num_context_tokens} gen={self.num_generation} K={self.draft_len}"
 
 
 @dataclass(frozen=True)

@@ -194,9 +194,7 @@ class LLMEngine:
             if live[row]:
                 kept[row] = request.commit(token_ids, now_ns)
                 events.append(self._event(request, token_ids[: kept[row]]))
-        times = StepTimes(
-            in_flight.host_start_ns, in_flight.launch_ns, *in_flight.pending.completion.times_ns, now_ns
-        )
+        times = StepTimes(in_flight.host_start_ns, in_flight.launch_ns, *in_flight.pending.completion.times_ns, now_ns)
         self._steps.append(account_step(in_flight.pending.batch, schedule, output, live, kept, times))
         return events
 
@@ -209,7 +207,11 @@ class LLMEngine:
 
     @staticmethod
     def _check_finite(step: int, requests: list[Request], live: list[bool], output: StepOutput) -> None:
-        bad = [r.request_id for r, alive, finite in zip(requests, live, output.is_finite, strict=True) if alive and not finite]
+        bad = [
+            r.request_id
+            for r, alive, finite in zip(requests, live, output.is_finite, strict=True)
+            if alive and not finite
+        ]
         if bad:
             raise NonFiniteLogitsError(
                 f"the target's logits are NaN or infinite for {', '.join(bad[:3])}",

@@ -142,13 +142,16 @@ class ModelRunner:
         seeds = state.seeds[slots].repeat_interleave(num_rows)
         selecting = None
         if batch.context:
-            ends, samples = [], []
+            ends: list[int] = []
+            samples: list[tuple[int, int]] = []
             for chunk in batch.context:
                 ends.append(chunk.num_tokens + (ends[-1] if ends else 0))
                 if chunk.samples:
                     samples.append((ends[-1] - 1, chunk.seed))
             generation = torch.arange(token_ids.shape[0], device=device) + ends[-1]
-            selecting = torch.cat([torch.tensor([row for row, _ in samples], dtype=torch.int64, device=device), generation])
+            selecting = torch.cat(
+                [torch.tensor([row for row, _ in samples], dtype=torch.int64, device=device), generation]
+            )
             seeds = torch.cat([torch.tensor([seed for _, seed in samples], dtype=torch.int64, device=device), seeds])
             chunk_positions = [torch.arange(chunk.start, chunk.end, device=device) for chunk in batch.context]
             token_ids = torch.cat([context_token_ids, token_ids])

@@ -62,7 +62,7 @@ def select_trials(trials: Sequence[TrialRecord]) -> list[TrialRecord]:
     chosen: dict[int, TrialRecord] = {}
     for trial in trials:
         held = chosen.get(trial.trial)
-        if held is None or held.status not in COMPLETE or trial.status in COMPLETE:
+        if held is None or held.status not in COMPLETE:
             chosen[trial.trial] = trial
     return [chosen[number] for number in sorted(chosen)]
 

@@ -136,7 +136,8 @@ class ClosedLoop:
     _active: dict[int, Flight] = field(init=False, default_factory=dict)
     _outputs: dict[int, list[list[int]]] = field(init=False, default_factory=dict)
     _done_tokens: int = field(init=False, default=0)
-    _done_lengths: list[int] = field(init=False, default_factory=lambda: [0, 0])
+    _done_accepted: int = field(init=False, default=0)
+    _done_target_steps: int = field(init=False, default=0)
     _num_done: int = field(init=False, default=0)
     _client_ns: int = field(init=False, default=0)
 
@@ -221,8 +222,8 @@ class ClosedLoop:
         self._num_done += 1
         self._done_tokens += flight.num_tokens
         if flight.state:
-            self._done_lengths[0] += sum(flight.state.accepted_lengths)
-            self._done_lengths[1] += len(flight.state.accepted_lengths)
+            self._done_accepted += sum(flight.state.accepted_lengths)
+            self._done_target_steps += len(flight.state.accepted_lengths)
 
     def _cancel_active(self) -> None:
         """Drop what is in flight and let the subject run empty, so that the next loop starts from nothing."""
@@ -236,8 +237,8 @@ class ClosedLoop:
         active = [flight for flight in self._active.values() if flight.state]
         tokens = self._done_tokens + sum(flight.num_tokens for flight in active)
         partial = sum(min(flight.num_tokens / flight.planned.params.max_tokens, 1.0) for flight in active)
-        committed = self._done_lengths[0] + sum(sum(f.state.accepted_lengths) for f in active if f.state)
-        target_steps = self._done_lengths[1] + sum(len(f.state.accepted_lengths) for f in active if f.state)
+        committed = self._done_accepted + sum(sum(f.state.accepted_lengths) for f in active if f.state)
+        target_steps = self._done_target_steps + sum(len(f.state.accepted_lengths) for f in active if f.state)
         return Progress(
             requests_done=self._num_done,
             requests_planned=planned,

@@ -13,6 +13,7 @@ unless its profiler is asked for.
 
 from __future__ import annotations
 
+import os
 import warnings
 from pathlib import Path
 from typing import Any
@@ -27,6 +28,7 @@ TRACE_FILE = "trace.json.gz"
 DEFAULT_TORCH_WINDOW = ProfileWindow(11, 30)
 """PyTorch's profiler keeps every operator in memory; a whole run would not fit a viewer."""
 
+_ATTACHED = "NVTX_INJECTION64_PATH"
 _COLORS = {"host": "blue", "device": "green"}
 
 
@@ -49,6 +51,13 @@ class NvtxTracer(WindowTracer):
                 "NVTX is switched off by the environment variable NVTX_DISABLE",
                 where="--profile nvtx",
                 hint="unset NVTX_DISABLE",
+            )
+        if os.environ.get(_ATTACHED) and not hasattr(nvtx.annotate("attached", domain=DOMAIN), "attributes"):
+            warnings.warn(
+                "a profiler is attached but takes no NVTX ranges: it was started without NVTX tracing, or it is older "
+                "than this nvtx package, and `pip install nvtx==0.2.11` helps",
+                RuntimeWarning,
+                stacklevel=2,
             )
         self._nvtx = nvtx
         # Annotations hold no state between enter and exit but the payload, so one a lane and text is enough.

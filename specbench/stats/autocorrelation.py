@@ -34,9 +34,7 @@ class Autocorrelation:
         return self.lag1 > self.limit
 
 
-def lag1_autocorrelation(
-    values: npt.ArrayLike, groups: npt.ArrayLike | None = None
-) -> Autocorrelation | None:
+def lag1_autocorrelation(values: npt.ArrayLike, groups: npt.ArrayLike | None = None) -> Autocorrelation | None:
     """Lag-1 autocorrelation of ``values`` [n], or None where there are fewer than 3 or they do not vary.
 
     :param groups: [n], a label a unit (its process): the mean is taken within a group and neighbours of
@@ -44,9 +42,7 @@ def lag1_autocorrelation(
     :raises InputError: empty, not finite, or ``groups`` of another length.
     """
     array = finite_vector(values, "values")
-    labels = (
-        np.zeros(array.size, dtype=np.int64) if groups is None else np.unique(groups, return_inverse=True)[1]
-    )
+    labels = np.zeros(array.size, dtype=np.int64) if groups is None else np.unique(groups, return_inverse=True)[1]
     if labels.shape != array.shape:
         raise InputError(f"{labels.size} group labels for {array.size} units", where="groups")
     centred = array - (np.bincount(labels, weights=array) / np.bincount(labels))[labels]

@@ -24,9 +24,7 @@ def finite_vector(values: npt.ArrayLike, name: str) -> FloatArray:
     except (TypeError, ValueError) as error:
         raise InputError(f"{name} must be numbers", where=name) from error
     if array.ndim != 1 or array.size == 0:
-        raise InputError(
-            f"{name} must be a non-empty list of numbers, not an array of shape {array.shape}", where=name
-        )
+        raise InputError(f"{name} must be a non-empty list of numbers, not an array of shape {array.shape}", where=name)
     bad = np.flatnonzero(~np.isfinite(array))
     if bad.size:
         raise InputError(

@@ -74,9 +74,7 @@ def decompose(baseline: StepCosts, candidate: StepCosts) -> Decomposition:
     tokens_before = positive_vector(baseline.tokens_per_step, "baseline tokens_per_step")
     tokens_after = positive_vector(candidate.tokens_per_step, "candidate tokens_per_step")
     if not before.shape[1] == after.shape[1] == tokens_before.size == tokens_after.size:
-        raise InputError(
-            "tokens and components of both arms must have one entry a unit", where="components_ms"
-        )
+        raise InputError("tokens and components of both arms must have one entry a unit", where="components_ms")
     per_ms = 1 / _logarithmic_mean(before.sum(axis=0), after.sum(axis=0))
     parts = {TOKENS_PER_STEP: np.log(tokens_after / tokens_before)}
     parts |= {name: -(after[row] - before[row]) * per_ms for row, name in enumerate(names)}

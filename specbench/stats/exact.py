@@ -61,6 +61,4 @@ def clopper_pearson(successes: int, total: int, confidence: float = 0.95) -> Pro
 
 def _check(count: int, total: int) -> None:
     if total < 1 or not 0 <= count <= total:
-        raise InputError(
-            f"{count} of {total} is not a proportion", hint="give a count and a total of at least 1"
-        )
+        raise InputError(f"{count} of {total} is not a proportion", hint="give a count and a total of at least 1")

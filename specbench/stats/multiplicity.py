@@ -68,7 +68,4 @@ def _family(p_values: Sequence[float | None]) -> FloatArray:
 
 
 def _restore(adjusted: FloatArray, p_values: Sequence[float | None]) -> list[float | None]:
-    return [
-        None if before is None else float(after)
-        for before, after in zip(p_values, adjusted.tolist(), strict=True)
-    ]
+    return [None if before is None else float(after) for before, after in zip(p_values, adjusted.tolist(), strict=True)]

@@ -93,9 +93,7 @@ def units_for_effect(std_dev: float, effect: float, bound: Bound, power: float =
     return _first_enough(enough)
 
 
-def units_for_equivalence(
-    std_dev: float, margin: float, bound: Bound, power: float = DEFAULT_POWER
-) -> int | None:
+def units_for_equivalence(std_dev: float, margin: float, bound: Bound, power: float = DEFAULT_POWER) -> int | None:
     """Units after which no effect at all is found equivalent with probability ``power``; None beyond ten
     million.
 

@@ -171,9 +171,7 @@ def plan_looks(
     :raises InputError: fewer than 2 units or 1 look, or an alpha not between 0 and 1.
     """
     if max_units < 2 or num_looks < 1:
-        raise InputError(
-            f"{num_looks} looks at up to {max_units} units; at least 1 look and 2 units are needed"
-        )
+        raise InputError(f"{num_looks} looks at up to {max_units} units; at least 1 look and 2 units are needed")
     probability(alpha, "alpha")
     probability(equivalence_alpha, "equivalence_alpha")
     units = {-(-max_units * look // num_looks) for look in range(1, num_looks + 1)}

@@ -55,9 +55,7 @@ def _rises(values: Sequence[float]) -> bool:
 
 
 @lru_cache(maxsize=256)
-def _tails(
-    units: tuple[int, ...], fractions: tuple[float, ...], alpha: float, two_sided: bool
-) -> tuple[float, ...]:
+def _tails(units: tuple[int, ...], fractions: tuple[float, ...], alpha: float, two_sided: bool) -> tuple[float, ...]:
     tails: list[float] = []
     spent = 0.0
     paths: UnstoppedPaths | None = None

@@ -102,10 +102,15 @@ def margin_at(loaded: LoadedModel, token_ids: Sequence[int]) -> float:
     with torch.inference_mode():
         attention.prepare(
             AttentionMetadata(
-                num_context=1, context_query_lens=[length], context_kv_lens=[length], num_generation=0,
-                rows_per_generation=1, generation_kv_lens=torch.zeros(0, dtype=torch.int64),
-                block_table=torch.zeros(1, 1, dtype=torch.int32), positions=positions,
-            )  # fmt: skip
+                num_context=1,
+                context_query_lens=[length],
+                context_kv_lens=[length],
+                num_generation=0,
+                rows_per_generation=1,
+                generation_kv_lens=torch.zeros(0, dtype=torch.int64),
+                block_table=torch.zeros(1, 1, dtype=torch.int32),
+                positions=positions,
+            )
         )
         hidden = loaded.model.forward(torch.tensor(list(token_ids)), positions, attention)
         best = loaded.model.compute_logits(hidden[-1:]).topk(2).values[0]

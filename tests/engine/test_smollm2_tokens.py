@@ -10,7 +10,7 @@ import pytest
 import torch
 from engine_driver import NEAR_TIE, Outcome, count_near_ties, ngram, run
 
-from specbench.engine.config import DrafterSpec, EngineConfig, ModelSpec
+from specbench.engine.config import EngineConfig, ModelSpec
 from specbench.engine.models.loading import LoadedModel, load_model
 from specbench.engine.sampling.params import SamplingParams
 from specbench.workloads.chat_template import Message
@@ -99,7 +99,9 @@ def test_greedy_tokens_equal_transformers_generate(
 
 
 @pytest.mark.parametrize("batch", [1, pytest.param(16, marks=pytest.mark.slow)])
-@pytest.mark.parametrize("draft_len", [4, pytest.param(1, marks=pytest.mark.slow), pytest.param(7, marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    "draft_len", [4, pytest.param(1, marks=pytest.mark.slow), pytest.param(7, marks=pytest.mark.slow)]
+)
 def test_speculation_keeps_every_token(
     loaded: LoadedModel, chat_prompts: list[list[int]], smollm2_dir: Path, draft_len: int, batch: int
 ) -> None:

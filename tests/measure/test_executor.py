@@ -8,17 +8,21 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from fake_subject import DEVICE_NS, STEP_NS, FakeClock, FakeSubject, make_plan, make_run, open_folder
 
+from specbench.device.tracing import Span
+from specbench.engine.sampling.params import SamplingParams
 from specbench.errors import NonFiniteLogitsError
 from specbench.measure.analysis import RunContext, analyze_run
 from specbench.measure.executor import execute
 from specbench.measure.interruption import StopSignal
 from specbench.measure.recording import Kept
 from specbench.measure.results_folder import ResultsFolder
+from specbench.measure.subject import Telemetry
 
 
 def lines(path: Path, name: str = "trials.jsonl") -> list[dict[str, object]]:
@@ -53,6 +57,30 @@ def test_figures_of_a_trial(tmp_path: Path) -> None:
     assert first["ttft_ms"] == 1.15
     assert first["accepted_lengths"] == [2, 2]
     assert first["chunk_sizes"] == [1, 2, 2]
+
+
+def test_what_lies_outside_the_window_is_left_out(tmp_path: Path) -> None:
+    class LateSubject(FakeSubject):
+        """Launches ahead: one more step runs after the last commit, as under overlap scheduling."""
+
+        def drain(self) -> Telemetry:
+            if self.steps:
+                late = replace(self.steps[-1], output_ns=self.clock.ns + 9_000, num_committed=0, num_target_steps=0)
+                self.steps.append(late)
+                self.busy.append(Span("device_step", "device", self.clock.ns, self.clock.ns + 9_000))
+            return super().drain()
+
+    late, plain = LateSubject(FakeClock()), FakeSubject(FakeClock())
+    plain.submit([1], SamplingParams(max_tokens=1), "stray")
+    plain.advance()  # whatever ran before the trial is in no figure of it
+    plain.clock.ns = late.clock.ns
+    for name, subject in (("late", late), ("plain", plain)):
+        with open_folder(tmp_path / name) as folder:
+            execute(make_run(folder, subject=subject))
+    (first,), (second,) = lines(tmp_path / "late"), lines(tmp_path / "plain")
+    for key in ("wall_ns", "device_busy", "ranges"):
+        assert first[key] == second[key]
+    assert first["steps"]["output_ns"] == second["steps"]["output_ns"]
 
 
 def test_requests_are_in_workload_order_and_hashed_in_it(tmp_path: Path) -> None:

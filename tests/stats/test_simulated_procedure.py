@@ -146,11 +146,7 @@ def test_vectorised_verdicts_are_the_products(kind: str) -> None:
     seen = set()
     for index, row in enumerate(values):
         decision = next(
-            (
-                found
-                for count, bound in looks
-                if (found := decide(estimate_units(row[:count]), bound)).is_settled
-            ),
+            (found for count, bound in looks if (found := decide(estimate_units(row[:count]), bound)).is_settled),
             decide(estimate_units(row), looks[-1][1]),
         )
         seen.add(decision.verdict)
@@ -176,9 +172,7 @@ def promise_coverage(noise: Noise, units: int, trials: int) -> ProportionInterva
     """The interval printed at the stopping look: the worst over effects of 0 to 4 standard errors."""
     values = noise(np.random.default_rng([2, units]), (trials, units))
     effects = np.array([0.0, 1.0, 2.5, 4.0]) * values.std() / np.sqrt(units)
-    covered = [
-        run_procedure(values + effect, five_looks(units), 1e-12).covering(effect) for effect in effects
-    ]
+    covered = [run_procedure(values + effect, five_looks(units), 1e-12).covering(effect) for effect in effects]
     return interval_of(min(covered), trials)
 
 
@@ -259,12 +253,8 @@ def test_looking_after_every_unit_needs_the_confidence_sequence() -> None:
     """Plain t at each of 30 units is wrong in 29% of comparisons; the sequence keeps to 5%."""
     trials = 6000
     values = normal(np.random.default_rng(5), (trials, 30))
-    plain = interval_of(
-        run_procedure(values, after_every_unit(30, single_look()), margin=1e-12).different, trials
-    )
-    sequence = interval_of(
-        run_procedure(values, after_every_unit(30, AnytimeBound()), margin=1e-12).different, trials
-    )
+    plain = interval_of(run_procedure(values, after_every_unit(30, single_look()), margin=1e-12).different, trials)
+    sequence = interval_of(run_procedure(values, after_every_unit(30, AnytimeBound()), margin=1e-12).different, trials)
     assert plain.low < 0.29 < plain.high
     assert sequence.high < 0.05
 

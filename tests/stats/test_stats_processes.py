@@ -59,9 +59,7 @@ def test_within_error_pools_unequal_processes() -> None:
 
 
 def test_equal_processes_count_alike_whatever_their_units() -> None:
-    assert estimate_processes([[0.0, 0.0, 0.0, 0.1], [1.0, 1.1]]).estimate.mean == pytest.approx(
-        (0.025 + 1.05) / 2
-    )
+    assert estimate_processes([[0.0, 0.0, 0.0, 0.1], [1.0, 1.1]]).estimate.mean == pytest.approx((0.025 + 1.05) / 2)
 
 
 def test_one_unit_a_process_leaves_the_error_between_them() -> None:

@@ -37,12 +37,8 @@ def test_spending_starts_at_nothing_and_ends_at_alpha() -> None:
 def test_many_units_give_the_published_normal_bounds() -> None:
     """Two-sided 5% and one-sided 5%, five equal looks: the figures every Lan-DeMets program prints."""
     units = (20_000, 40_000, 60_000, 80_000, 100_000)
-    assert z_bounds(units, 0.05, two_sided=True) == pytest.approx(
-        [4.877, 3.357, 2.680, 2.290, 2.031], abs=2e-3
-    )
-    assert z_bounds(units, 0.05, two_sided=False) == pytest.approx(
-        [4.229, 2.888, 2.298, 1.962, 1.740], abs=2e-3
-    )
+    assert z_bounds(units, 0.05, two_sided=True) == pytest.approx([4.877, 3.357, 2.680, 2.290, 2.031], abs=2e-3)
+    assert z_bounds(units, 0.05, two_sided=False) == pytest.approx([4.229, 2.888, 2.298, 1.962, 1.740], abs=2e-3)
 
 
 def test_few_units_are_judged_more_strictly() -> None:
@@ -77,9 +73,7 @@ def test_crossing_probabilities_agree_with_simulation(first: int, second: int, t
     """P(not stopped at the first look, above the bound at the second), by 60,000 simulated paths."""
     rng = np.random.default_rng([first, second])
     values = rng.standard_normal((60_000, second))
-    early, late = (
-        values[:, :n].mean(1) / (values[:, :n].std(1, ddof=1) / math.sqrt(n)) for n in (first, second)
-    )
+    early, late = (values[:, :n].mean(1) / (values[:, :n].std(1, ddof=1) / math.sqrt(n)) for n in (first, second))
     bound = -special.stdtrit(first - 1, 0.1)
     going_on = np.abs(early) <= bound if two_sided else early <= bound
     simulated = (going_on & (late > -special.stdtrit(second - 1, 0.05))).mean()
@@ -195,11 +189,7 @@ def test_p_over_looks_is_alpha_where_a_look_just_claims(look: int) -> None:
     taken = plan.look_units[:look]
     bound = plan.bound(taken)
     assert plan.p_over_looks(taken, bound.difference_p) == pytest.approx(0.05, rel=1e-3)
-    assert (
-        plan.p_over_looks(taken, bound.difference_p / 2)
-        < 0.05
-        < plan.p_over_looks(taken, bound.difference_p * 2)
-    )
+    assert plan.p_over_looks(taken, bound.difference_p / 2) < 0.05 < plan.p_over_looks(taken, bound.difference_p * 2)
     assert plan.p_over_looks(taken, 0.9) == 1.0
     assert plan.p_over_looks(taken, 0.0) < 1e-6
     with pytest.raises(InputError, match="p_value"):

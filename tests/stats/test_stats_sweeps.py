@@ -25,9 +25,7 @@ TRIAL += [0.3240, 0.4262, 0.5719, 0.6528, 0.7590, 1.0]
 # Pooled effects
 
 
-def points_of(
-    rng: np.random.Generator, sizes: list[int], spreads: list[float], effects: list[float]
-) -> list[Estimate]:
+def points_of(rng: np.random.Generator, sizes: list[int], spreads: list[float], effects: list[float]) -> list[Estimate]:
     return [
         estimate_units(rng.normal(effect, spread, size))
         for size, spread, effect in zip(sizes, spreads, effects, strict=True)
@@ -78,10 +76,7 @@ def test_heterogeneity_of_two_points_is_welchs_t() -> None:
 
 
 def test_cochran_q_by_hand() -> None:
-    points = [
-        Estimate(mean, 10, (StandardError(error, 9.0, 10, "units"),))
-        for mean, error in ((1, 1), (2, 1), (6, 2))
-    ]
+    points = [Estimate(mean, 10, (StandardError(error, 9.0, 10, "units"),)) for mean, error in ((1, 1), (2, 1), (6, 2))]
     found = pool_points(points).heterogeneity
     centre = (1 + 2 + 6 / 4) / 2.25
     assert found is not None
@@ -97,9 +92,7 @@ def test_heterogeneity_cries_wolf_at_its_rate_and_finds_what_is_there() -> None:
     naive = np.array([stats.chi2.sf(item.heterogeneity.cochran_q, 5) for item in alike if item.heterogeneity])
     assert 0.02 < (p_values < 0.05).mean() < 0.09
     assert (naive < 0.05).mean() > 0.12
-    apart = pool_points(
-        [estimate_units(row) for row in rng.standard_normal((6, 5)) + 5 * np.arange(6)[:, None]]
-    )
+    apart = pool_points([estimate_units(row) for row in rng.standard_normal((6, 5)) + 5 * np.arange(6)[:, None]])
     assert apart.heterogeneity is not None
     assert apart.heterogeneity.p_value < 1e-3
     assert apart.heterogeneity.i_squared > 0.9

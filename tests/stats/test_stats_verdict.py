@@ -70,10 +70,7 @@ def test_decisions_are_made_on_unrounded_numbers() -> None:
         assert decide(estimate_of(0.01 * critical + nudge, 0.01), single_look()).verdict is verdict
     reach = single_look().equivalence_critical(19.0) * 0.001
     for nudge, passes in ((-1e-12, True), (1e-12, False)):
-        assert (
-            assess_equivalence(estimate_of(MARGIN - reach + nudge, 0.001), MARGIN, single_look()).passes
-            is passes
-        )
+        assert assess_equivalence(estimate_of(MARGIN - reach + nudge, 0.001), MARGIN, single_look()).passes is passes
 
 
 def test_invalid_beats_every_verdict() -> None:
@@ -264,9 +261,7 @@ def test_units_needed_would_settle_it() -> None:
     plan = plan_looks(decision.units_needed, 1)
     bound = plan.bound(plan.look_units)
     settled = [
-        decide(
-            estimate_units(rng.normal(effect, values.std(ddof=1), decision.units_needed)), bound
-        ).is_settled
+        decide(estimate_units(rng.normal(effect, values.std(ddof=1), decision.units_needed)), bound).is_settled
         for effect in (0.0, MARGIN)
         for _ in range(100)
     ]

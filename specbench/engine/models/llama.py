@@ -5,6 +5,7 @@ Shapes: T token rows, H hidden size, D head_dim, Hq query heads, Hkv KV heads.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -30,17 +31,17 @@ class RMSNorm:
     """
 
     def __init__(self, weight: Tensor, eps: float) -> None:
-        self._weight = weight
-        self._eps = torch.tensor(eps, dtype=torch.float32, device=weight.device)
-        self._inverse_size = 1.0 / weight.shape[-1]
+        size = weight.shape[-1]
+        self._weight = weight * math.sqrt(size)
+        self._offset = torch.tensor(math.sqrt(size * eps), dtype=torch.float32, device=weight.device)
 
     def forward(self, x: Tensor) -> Tensor:
         """Return the norm of ``x`` [..., size], in its dtype."""
+        # Few and small kernels: two thirds of the time of F.rms_norm, which is not one kernel on the CPU either.
+        # x / sqrt(sum(x^2) / n + eps) is sqrt(n) * x / hypot(|x|, sqrt(n * eps)); the weight holds the first factor.
         wide = x.float()
-        # In six small kernels, two thirds of the time of F.rms_norm, which is not one kernel on the CPU either.
-        lengths = torch.linalg.vector_norm(wide, 2, -1, True)
-        scales = torch.addcmul(self._eps, lengths, lengths, value=self._inverse_size).rsqrt_()
-        return (wide * scales).mul_(self._weight).to(x.dtype)
+        lengths = torch.linalg.vector_norm(wide, 2, -1, True).hypot_(self._offset)
+        return (wide / lengths).mul_(self._weight).to(x.dtype)
 
 
 class DecoderLayer:

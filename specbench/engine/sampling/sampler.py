@@ -11,7 +11,6 @@ Shapes: N logits rows, V vocabulary, m rows of one chunk.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import NamedTuple
 
 import torch
@@ -81,8 +80,7 @@ def select_and_check(logits: Tensor, rows: SamplingRows, seeds: Tensor, position
     return Selection(token_ids, is_finite)
 
 
-@dataclass(frozen=True)
-class _Rows:
+class _Rows(NamedTuple):
     """Per-row inputs of the draw, each [m]."""
 
     temperature: Tensor
@@ -92,7 +90,7 @@ class _Rows:
     draw: Tensor  # float64 in [0, 1)
 
     def take(self, indices: Tensor | slice) -> _Rows:
-        return _Rows(*(getattr(self, name)[indices] for name in self.__dataclass_fields__))
+        return _Rows(*(values[indices] for values in self))
 
 
 def _sample(logits: Tensor, inputs: _Rows, rows: SamplingRows, greedy: Tensor) -> Tensor:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from specbench.engine.config import DrafterSpec
@@ -61,7 +61,6 @@ def lookup(sequence: list[int], draft_len: int, min_ngram: int, max_ngram: int) 
     return []
 
 
-@settings(deadline=None, max_examples=300)
 @given(
     sequences=st.integers(1, 4).flatmap(
         lambda distinct: st.lists(st.lists(st.integers(0, distinct), min_size=1, max_size=30), min_size=1, max_size=5)

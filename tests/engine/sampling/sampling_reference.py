@@ -27,8 +27,12 @@ def make_rows(params: Sequence[SamplingParams], row_counts: Sequence[int] | None
     return RefillSamplingParams(len(params), max([*counts, 1]) - 1, CPU, copy_at_once).fill(params, counts)
 
 
-def kept_probabilities(logits: Array, params: SamplingParams) -> Array:
-    """Softmax after temperature, top-k (ties with the k-th kept) and top-p (lowest ids first among equals), float64."""
+def kept_probabilities(logits: Array, params: SamplingParams) -> tuple[Array, float]:
+    """Softmax after temperature, top-k (ties with the k-th kept) and top-p (lowest ids first among equals), float64.
+
+    The second value is how near a cumulative probability comes to top_p: within rounding of it, either set is right.
+    """
+    margin = float("inf")
     scaled = (logits.astype(np.float64) - logits.max()) / (1.0 if params.temperature is None else params.temperature)
     probabilities: Array = np.exp(scaled)
     if params.top_k and params.top_k < len(logits):
@@ -37,11 +41,11 @@ def kept_probabilities(logits: Array, params: SamplingParams) -> Array:
     if params.top_p is not None and params.top_p < 1.0:
         order = np.argsort(-probabilities, kind="stable")
         before = np.cumsum(probabilities[order]) - probabilities[order]
-        # The slack covers float64 rounding of the sums; probabilities in the tests are further apart than that.
-        dropped = order[before >= np.float64(np.float32(params.top_p)) - 1e-12]
-        probabilities[dropped[dropped != order[0]]] = 0.0
+        dropped = order[1:][before[1:] >= np.float32(params.top_p)]
+        margin = float(np.abs(before[1:] - np.float32(params.top_p)).min(initial=np.inf))
+        probabilities[dropped] = 0.0
         probabilities /= probabilities.sum()
-    return probabilities
+    return probabilities, margin
 
 
 def inverse_cdf(probabilities: Array, draw: float) -> tuple[int, float]:

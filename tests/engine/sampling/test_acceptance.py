@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from sampling_reference import make_rows
 from scipy import stats
@@ -41,7 +41,6 @@ def steps(draw: st.DrawFn) -> tuple[list[list[int]], list[list[int]], list[int]]
     return target, drafts, [draw(st.integers(0, draft_len)) for _ in range(requests)]
 
 
-@settings(deadline=None, max_examples=200)
 @given(step=steps())
 def test_strict_against_brute_force(step: tuple[list[list[int]], list[list[int]], list[int]]) -> None:
     target, drafts, proposed = step
@@ -65,7 +64,6 @@ def test_strict_against_brute_force(step: tuple[list[list[int]], list[list[int]]
         assert token_ids[row, : num_committed[row]].tolist() == expected
 
 
-@settings(deadline=None, max_examples=100)
 @given(step=steps(), share=st.floats(0.0, 1.0), seed=st.integers(-(2**63), 2**63 - 1))
 def test_forced_commits_drafts_then_the_targets_own(
     step: tuple[list[list[int]], list[list[int]], list[int]], share: float, seed: int

@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from hypothesis import assume, given, settings
+from hypothesis import assume, given
 from hypothesis import strategies as st
 from sampling_reference import inverse_cdf, kept_probabilities, make_rows
 from scipy import stats
@@ -68,7 +68,8 @@ def test_distribution_is_the_exact_softmax(params: SamplingParams, logits_name: 
         logits = logits.round()  # 5 distinct values: ties at every rank
     elif logits_name == "masked":
         logits[[2, 5, 7]] = float("-inf")
-    expected = kept_probabilities(logits.numpy(), params)
+    expected, margin = kept_probabilities(logits.numpy(), params)
+    assert margin > 1e-6
     observed = np.bincount(draw(logits, params, NUM_DRAWS), minlength=13)
     assert observed[expected == 0.0].sum() == 0
     possible = expected > 0.0
@@ -126,7 +127,6 @@ params_strategy = st.builds(
 )
 
 
-@settings(deadline=None, max_examples=150)
 @given(
     params=params_strategy,
     num_tokens=st.sampled_from([3, 64, 100, 1000, 4999]),
@@ -145,8 +145,9 @@ def test_token_is_the_inverse_cdf_of_the_one_draw(
         assert token == int(logits.argmax())
         return
     drawn = uniform(seeds, positions, Purpose.SAMPLE).item()
-    expected, distance = inverse_cdf(kept_probabilities(logits, params), drawn)
-    assume(distance > 1e-5)  # float32 likelihoods move a boundary by less
+    probabilities, margin = kept_probabilities(logits, params)
+    expected, distance = inverse_cdf(probabilities, drawn)
+    assume(min(distance, margin) > 1e-5)  # float32 likelihoods move a boundary by less
     assert token == expected
 
 

@@ -10,7 +10,7 @@ from typing import cast
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from sampling_reference import make_rows
 
@@ -27,6 +27,8 @@ CPU = torch.device("cpu")
 GREEDY = SamplingParams()
 SAMPLED = SamplingParams(temperature=0.7, top_k=50, top_p=0.9)
 WARM = SamplingParams(temperature=1.5)
+NEXT_TO_GREEDY = GREEDY_TEMPERATURE * (1 + 1e-8)
+"""Above the greedy temperature in float64, equal to it in the float32 that the device sees."""
 
 
 class Copies:
@@ -131,13 +133,15 @@ def test_lengths_that_disagree_are_refused() -> None:
 
 PARAMS = st.builds(
     SamplingParams,
-    temperature=st.none() | st.floats(0.0, 2e-5) | st.floats(0.0, 1.7e308) | st.just(GREEDY_TEMPERATURE),
+    temperature=st.none()
+    | st.floats(0.0, 2e-5)
+    | st.floats(0.0, 1.7e308)
+    | st.sampled_from([GREEDY_TEMPERATURE, NEXT_TO_GREEDY]),
     top_k=st.none() | st.integers(0, 5) | st.integers(TOP_K_OFF - 2, 2**70),
     top_p=st.none() | st.floats(0.0, 1.0) | st.floats(1.0 - 1e-7, 1.0) | st.floats(0.0, 1e-40),
 )
 
 
-@settings(deadline=None, max_examples=200)
 @given(requests=st.lists(st.tuples(PARAMS, st.integers(0, 4)), min_size=1, max_size=8))
 def test_host_and_device_see_the_same_classes(requests: list[tuple[SamplingParams, int]]) -> None:
     params, counts = [p for p, _ in requests], [count for _, count in requests]
@@ -156,6 +160,24 @@ def test_host_and_device_see_the_same_classes(requests: list[tuple[SamplingParam
         if count and classify(normalize(p)) in (RowClass.TOP_K, RowClass.BOTH)
     ]
     assert rows.top_k_max == max(with_top_k, default=0)
+
+
+@pytest.mark.parametrize(
+    ("params", "row_class"),
+    [
+        (SamplingParams(temperature=NEXT_TO_GREEDY), RowClass.GREEDY),
+        (SamplingParams(temperature=1.1e-5), RowClass.PLAIN),
+        (SamplingParams(top_p=1.0 - 1e-9), RowClass.PLAIN),
+        (SamplingParams(top_p=1.0 - 1e-7), RowClass.TOP_P),
+        (SamplingParams(temperature=1.0, top_k=TOP_K_OFF), RowClass.PLAIN),
+        (SamplingParams(temperature=1.0, top_k=TOP_K_OFF - 1), RowClass.TOP_K),
+        (SamplingParams(top_k=2, top_p=0.5), RowClass.BOTH),
+    ],
+)
+def test_values_next_to_a_border(params: SamplingParams, row_class: RowClass) -> None:
+    rows = make_rows([params, WARM])
+    assert classify(normalize(params)) is row_class
+    assert rows.classes.tolist() == [row_class, RowClass.PLAIN]
 
 
 def test_facts_of_nothing() -> None:

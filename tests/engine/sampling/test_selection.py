@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from specbench.engine.sampling.selection import (
@@ -29,7 +29,6 @@ def random_values(shape: tuple[int, int], distinct: int, seed: int) -> torch.Ten
     return torch.from_numpy(values.astype(np.float32))
 
 
-@settings(deadline=None, max_examples=100)
 @given(shape=SHAPES, distinct=st.sampled_from([1, 3, 10_000]), seed=st.integers(0, 10**6))
 def test_first_argmax_is_the_lowest_id(shape: tuple[int, int], distinct: int, seed: int) -> None:
     values = random_values(shape, distinct, seed)
@@ -44,7 +43,6 @@ def test_first_argmax_points_at_nan(column: int) -> None:
     assert first_argmax(values).item() == column
 
 
-@settings(deadline=None, max_examples=100)
 @given(shape=SHAPES, count=st.integers(1, 80), distinct=st.sampled_from([1, 3, 40, 10_000]), seed=st.integers(0, 10**6))
 def test_largest_values_are_those_of_a_sort(shape: tuple[int, int], count: int, distinct: int, seed: int) -> None:
     values = random_values(shape, distinct, seed)
@@ -62,7 +60,6 @@ def test_largest_values_when_one_block_has_them_all_and_when_each_has_one() -> N
     assert largest[1].tolist() == [100.0 - i for i in range(20)]
 
 
-@settings(deadline=None, max_examples=100)
 @given(shape=SHAPES, distinct=st.sampled_from([1, 3, 40, 10_000]), seed=st.integers(0, 10**6), data=st.data())
 def test_selection_by_count_is_the_kth_largest(
     shape: tuple[int, int], distinct: int, seed: int, data: st.DataObject
@@ -75,7 +72,6 @@ def test_selection_by_count_is_the_kth_largest(
     assert torch.equal(above, (values > expected).sum(dim=1))
 
 
-@settings(deadline=None, max_examples=100)
 @given(shape=SHAPES, distinct=st.sampled_from([1, 3, 10_000]), seed=st.integers(0, 10**6), data=st.data())
 def test_selection_by_mass_against_python(
     shape: tuple[int, int], distinct: int, seed: int, data: st.DataObject
@@ -96,7 +92,6 @@ def test_selection_by_mass_against_python(
         assert above[row].item() == mass[row][values[row] > expected].sum().item()
 
 
-@settings(deadline=None, max_examples=100)
 @given(
     rows=st.integers(1, 3),
     blocks=st.integers(1, 5),
