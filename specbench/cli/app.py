@@ -11,8 +11,6 @@ import errno
 import importlib
 import os
 import sys
-import tempfile
-import traceback
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any
@@ -160,6 +158,8 @@ def _silence_stdout() -> None:
 def _fail(message: str, code: int) -> int:
     """Print one message on stderr; under :data:`DEBUG` the traceback goes before it."""
     if os.environ.get(DEBUG) == "1":
+        import traceback
+
         traceback.print_exc()
     shown = "".join(char if char.isprintable() or char in "\n\t" else repr(char)[1:-1] for char in message)
     with contextlib.suppress(OSError, ValueError):
@@ -174,6 +174,10 @@ def _usage_message(error: Any) -> str:
 
 
 def _internal_message(error: Exception) -> str:
+    # Not at the top: together they cost every command a tenth of its start.
+    import tempfile
+    import traceback
+
     summary = " ".join(traceback.format_exception_only(type(error), error)[-1].split())
     text = f"unexpected {summary}"
     try:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from specbench.engine.sampling.params import SamplingParams
-from specbench.errors import PromptTooLongError
+from specbench.errors import ModelNotFoundError, PromptTooLongError
 from specbench.measure.driver import PlannedRequest
 from specbench.scenario.resolve import workload_settings
 from specbench.scenario.schema import Scenario
@@ -62,8 +63,13 @@ def build_content(scenario: Scenario, vocab_size: int, tokenizer_path: Path | No
 
 
 def load_tokenizer(scenario: Scenario, vocab_size: int, path: Path | None) -> Tokenizer | None:
-    """The model's tokenizer; the byte-level stand-in for random weights; None where no text is needed."""
+    """The model's tokenizer; the byte-level stand-in for random weights; None where there is none and none is needed.
+
+    Random ids have a use for it too: they leave out its control tokens.
+    """
     if scenario.workload.kind == "random_tokens":
+        with suppress(ModelNotFoundError):
+            return Tokenizer.load(path) if path is not None else None
         return None
     if path is not None:
         return Tokenizer.load(path)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import os
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
@@ -15,7 +14,9 @@ _CGROUP = Path("/sys/fs/cgroup")
 def available_memory_bytes(device: str) -> int | None:
     """Bytes that can be allocated now on ``device``; None where that cannot be told."""
     if device == "cuda":
-        return _free_gpu_bytes()
+        from specbench.scenario import nvidia
+
+        return nvidia.free_memory_bytes()
     known = [size for size in (_free_host_bytes(), _free_cgroup_bytes()) if size is not None]
     return min(known) if known else None
 
@@ -35,15 +36,10 @@ def cuda_problem() -> str | None:
 
 
 def _cuda_device_count() -> int:
-    """Devices the CUDA driver sees; needs no context, so costs no GPU memory."""
-    try:
-        driver = ctypes.CDLL("libcuda.so.1")
-    except OSError:
-        return 0
-    count = ctypes.c_int(0)
-    if driver.cuInit(0) != 0 or driver.cuDeviceGetCount(ctypes.byref(count)) != 0:
-        return 0
-    return count.value
+    # ctypes is for machines that get this far.
+    from specbench.scenario import nvidia
+
+    return nvidia.count_devices()
 
 
 def _free_host_bytes() -> int | None:
@@ -71,29 +67,3 @@ def _free_cgroup_bytes() -> int | None:
     if limit == "max":
         return None
     return max(int(limit) - used + int(stats.get("inactive_file", 0)), 0)
-
-
-class _NvmlMemory(ctypes.Structure):
-    _fields_ = [(name, ctypes.c_ulonglong) for name in ("total", "free", "used")]
-
-
-def _free_gpu_bytes() -> int | None:
-    """Free bytes of the first visible GPU, from the management library; None where it cannot say."""
-    first = os.environ.get("CUDA_VISIBLE_DEVICES", "0").split(",")[0].strip() or "0"
-    try:
-        library = ctypes.CDLL("libnvidia-ml.so.1")
-    except OSError:
-        return None
-    handle, memory = ctypes.c_void_p(), _NvmlMemory()
-    if library.nvmlInit_v2() != 0:
-        return None
-    try:
-        if first.isdecimal():
-            found = library.nvmlDeviceGetHandleByIndex_v2(ctypes.c_uint(int(first)), ctypes.byref(handle))
-        else:
-            found = library.nvmlDeviceGetHandleByUUID(first.encode(), ctypes.byref(handle))
-        if found != 0 or library.nvmlDeviceGetMemoryInfo(handle, ctypes.byref(memory)) != 0:
-            return None
-        return int(memory.free)
-    finally:
-        library.nvmlShutdown()

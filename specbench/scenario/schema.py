@@ -42,7 +42,9 @@ class Section(BaseModel):
     override puts a bare text over the section, since they mean the same whatever the text chooses.
     """
 
-    model_config = ConfigDict(extra="forbid", strict=True, frozen=True, allow_inf_nan=False)
+    # Only the scenario's validator is built, when it is first used; sections are part of it. It makes `check` quick,
+    # as do defaults that need no validator (model_construct).
+    model_config = ConfigDict(extra="forbid", strict=True, frozen=True, allow_inf_nan=False, defer_build=True)
     shorthand: ClassVar[str | None] = None
     kept: ClassVar[tuple[str, ...]] = ()
 
@@ -228,23 +230,23 @@ class Scenario(Section):
     """One question to the engine, in full."""
 
     name: Name | None = Field(default=None, description="names the results folder; null: the file's name")
-    model: Model = Field(default=Model(), description="weights")
-    drafter: Drafter = Field(default=Drafter(), description="who proposes draft tokens")
-    acceptance: Acceptance = Field(default=Acceptance(), description="which draft tokens are committed")
-    workload: Workload = Field(default=Workload(), description="what is asked")
-    sampling: Sampling = Field(default=Sampling(), description="how tokens are chosen")
-    engine: Engine = Field(default=Engine(), description="where and how it runs")
+    model: Model = Field(default=Model.model_construct(), description="weights")
+    drafter: Drafter = Field(default=Drafter.model_construct(), description="who proposes draft tokens")
+    acceptance: Acceptance = Field(default=Acceptance.model_construct(), description="which draft tokens are committed")
+    workload: Workload = Field(default=Workload.model_construct(), description="what is asked")
+    sampling: Sampling = Field(default=Sampling.model_construct(), description="how tokens are chosen")
+    engine: Engine = Field(default=Engine.model_construct(), description="where and how it runs")
     optimizations: dict[NonEmptyText, NonEmptyText] = Field(
         default={}, description="{toggle: variant}; a toggle that is not named has its recommended variant"
     )
     study: Names | None = Field(
         default=None, description="toggles that the variants off and on switch; null: every host-side one"
     )
-    sweep: Sweep = Field(default=Sweep(), description="points of `specbench sweep`")
+    sweep: Sweep = Field(default=Sweep.model_construct(), description="points of `specbench sweep`")
     variants: dict[Name, dict[str, Any]] = Field(
         default={}, description="{variant: {scenario key in full or nested: value}}"
     )
-    measure: Measure = Field(default=Measure(), description="how much is measured")
+    measure: Measure = Field(default=Measure.model_construct(), description="how much is measured")
 
     _places: Places = PrivateAttr(default_factory=lambda: Places("scenario"))
 

@@ -116,3 +116,26 @@ def test_why_cuda_cannot_be_used(
         machine.cuda_problem.cache_clear()
     assert (found is None) == (problem is None)
     assert problem is None or problem in str(found)
+
+
+@pytest.mark.gpu
+def test_a_gpu_is_counted_and_its_free_memory_known() -> None:
+    import torch
+
+    from specbench.scenario import nvidia
+
+    assert nvidia.count_devices() == torch.cuda.device_count()
+    free = nvidia.free_memory_bytes()
+    assert free is not None
+    assert free == pytest.approx(torch.cuda.mem_get_info(0)[0], rel=0.1)
+
+
+def test_without_a_driver_there_is_no_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    from specbench.scenario import nvidia
+
+    def refuse(name: str) -> None:
+        raise OSError(f"{name}: cannot open shared object file")
+
+    monkeypatch.setattr(nvidia.ctypes, "CDLL", refuse)
+    assert nvidia.count_devices() == 0
+    assert machine.available_memory_bytes("cuda") is None
