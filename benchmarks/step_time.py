@@ -29,6 +29,7 @@ from specbench.engine.models.loading import load_model
 from specbench.registry import ATTENTION
 
 TOKENS_PER_BLOCK = 32
+WARMUP_STEPS = 4
 CPU = torch.device("cpu")
 
 
@@ -154,7 +155,7 @@ def measure_dtype(dtype: str, options: argparse.Namespace) -> None:
     for context in map(int, options.context.split(",")):
         for batch_size in map(int, options.batch.split(",")):
             decoder = Decoder(model, options.attention, batch_size, context, options.draft_len)
-            for _ in range(2):
+            for _ in range(WARMUP_STEPS):
                 decoder.step()
             step_ms = statistics.median(decoder.time_step() for _ in range(options.steps))
             splits = [Split().measure(model, decoder.attention, decoder.step) for _ in range(options.steps)]

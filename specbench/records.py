@@ -49,6 +49,8 @@ class StepRecord:
     device_end_ns: int
     output_ns: int
     eligible: tuple[int, ...] = ()
+    opened: tuple[int, ...] = ()
+    num_occupied: int = 0
 
 
 STEP_COUNTS_BY_POSITION = ("drafted", "accepted", "eligible")

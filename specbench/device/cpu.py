@@ -10,6 +10,7 @@ import queue
 import threading
 import time
 from collections.abc import Callable
+from functools import cache
 from typing import Any
 
 import psutil
@@ -18,6 +19,17 @@ from torch import Tensor
 
 from specbench.device.tracing import NullTracer, Span, Tracer
 from specbench.errors import EngineError
+
+
+def _settle_num_threads() -> None:
+    """Make the calling thread keep its count: its first question takes over what any thread set last."""
+    torch.get_num_threads()
+
+
+@cache
+def _default_num_threads() -> int:
+    """PyTorch's own choice, remembered from before the first device took the host thread's away."""
+    return torch.get_num_threads()
 
 
 class CpuCompletion:
@@ -65,15 +77,17 @@ class CpuDevice:
     def __init__(self, tracer: Tracer | None = None, num_threads: int | None = None) -> None:
         self.torch_device = torch.device("cpu")
         self._tracer: Tracer = tracer or NullTracer()
-        if num_threads is not None:
-            torch.set_num_threads(num_threads)
-        self._num_threads = torch.get_num_threads()
+        self._num_threads = num_threads or _default_num_threads()
         self._items: queue.SimpleQueue[_Item | None] = queue.SimpleQueue()
         self._busy: list[Span] = []
         self._failure: BaseException | None = None
         self._closed = False
         self._worker = threading.Thread(target=self._run, name="specbench-device", daemon=True)
         self._worker.start()
+        self.launch(_settle_num_threads, "synchronize").wait()
+        # Each thread that computes has a pool of its own in OpenMP, and two pools on the same cores cost a third of a
+        # step: the worker gets the threads, the host thread computes alone.
+        torch.set_num_threads(1)
 
     def _run(self) -> None:
         # Thread counts and inference mode are thread-local in PyTorch: both are set where the work happens.

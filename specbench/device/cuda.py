@@ -14,15 +14,16 @@ from specbench.errors import DeviceUnavailableError
 
 
 class CudaCompletion:
-    """Two timing events around one launch. Waiting polls, so that an interrupt or a time-out is seen."""
+    """Two timing events around one launch. Without a time-out a wait blocks in the driver until the step has ended."""
 
-    __slots__ = ("_clock", "_end", "_start", "name")
+    __slots__ = ("_clock", "_end", "_start", "_times_ns", "name")
 
     def __init__(self, clock: _EventClock, start: torch.cuda.Event, end: torch.cuda.Event, name: str) -> None:
         self._clock = clock
         self._start = start
         self._end = end
         self.name = name
+        self._times_ns: tuple[int, int] | None = None
 
     def wait(self, timeout_s: float | None = None) -> bool:
         """See :class:`specbench.device.base.Completion`."""
@@ -39,24 +40,36 @@ class CudaCompletion:
     @property
     def times_ns(self) -> tuple[int, int]:
         """See :class:`specbench.device.base.Completion`."""
-        return self._clock.host_ns(self._start), self._clock.host_ns(self._end)
+        if self._times_ns is None:
+            self._times_ns = self._clock.read(self._start, self._end)
+        return self._times_ns
 
 
 class _EventClock:
-    """Puts event times on the host's clock: one reference event whose host time is known.
+    """Puts event times on the host's clock, starting from an event whose host time is known.
 
-    An event's resolution is about half a microsecond; the offset is that of the synchronisation at construction.
+    CUDA gives distances as float32 milliseconds, whose steps grow with the distance (4 us at a minute). Each event is
+    therefore placed from the one read before it. The two clocks drift apart; :meth:`anchor` takes them together again.
     """
 
     def __init__(self, stream: torch.cuda.Stream) -> None:
-        stream.synchronize()
-        self._reference = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
-        self._reference.record(stream)
-        self._reference.synchronize()
-        self._reference_ns = time.perf_counter_ns()
+        self._stream = stream
+        self.anchor()
 
-    def host_ns(self, event: torch.cuda.Event) -> int:
-        return self._reference_ns + int(self._reference.elapsed_time(event) * 1e6)
+    def anchor(self) -> None:
+        """Read both clocks at once. Waits for the stream."""
+        self._stream.synchronize()
+        self._event = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
+        self._event.record(self._stream)
+        self._event.synchronize()
+        self._event_ns = time.perf_counter_ns()
+
+    def read(self, start: torch.cuda.Event, end: torch.cuda.Event) -> tuple[int, int]:
+        """Host times of two events that have passed, in nanoseconds; calls come in the order of the launches."""
+        start_ns = self._event_ns + int(self._event.elapsed_time(start) * 1e6)
+        end_ns = start_ns + int(start.elapsed_time(end) * 1e6)
+        self._event, self._event_ns = end, end_ns
+        return start_ns, end_ns
 
 
 class CudaDevice:
@@ -115,7 +128,9 @@ class CudaDevice:
         """See :class:`specbench.device.base.Device`. Synchronises: call it outside measured periods."""
         self._stream.synchronize()
         launches, self._launches = self._launches, []
-        return [Span(launch.name, "device", *launch.times_ns) for launch in launches]
+        spans = [Span(launch.name, "device", *launch.times_ns) for launch in launches]
+        self._clock.anchor()
+        return spans
 
     def memory_bytes(self) -> int:
         """See :class:`specbench.device.base.Device`."""

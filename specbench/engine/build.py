@@ -59,7 +59,7 @@ def _assemble(config: EngineConfig, device: Device, tracer: Tracer, loaded: Load
     )
     preparation = InputPreparation(config, device, scheduler.blocks, sampling_params, tracer)
     device.synchronize()
-    return LLMEngine(config, loaded.config, device, scheduler, preparation, runner, tracer)
+    return LLMEngine(config, loaded, device, scheduler, preparation, runner, tracer)
 
 
 def _build_attention(

@@ -11,6 +11,15 @@ MAX_DRAFT_LEN = 16
 """Cap on K: rows a generation request takes in a step are K + 1, and every slot reserves them."""
 
 
+def positions_for(length: int, max_draft_len: int) -> int:
+    """Positions, and so KV cells, that a sequence of at most ``length`` tokens may touch.
+
+    A request is scheduled while the host has seen fewer than ``length`` tokens of it. The step in flight may commit
+    K + 1 more, and the next one has K + 1 rows after them.
+    """
+    return length + 2 * (max_draft_len + 1)
+
+
 @dataclass(frozen=True)
 class ModelSpec:
     """Which weights to serve.
@@ -120,4 +129,4 @@ class EngineConfig:
     @property
     def max_positions(self) -> int:
         """Positions a sequence may touch: under overlap a step may run past the end that the host has not seen yet."""
-        return self.max_seq_len + 2 * (self.drafter.max_draft_len + 1)
+        return positions_for(self.max_seq_len, self.drafter.max_draft_len)

@@ -43,6 +43,7 @@ class ForwardBatch:
     :param block_table: int32 [requests, columns], host; context requests first.
     :param sampling: parameters of every row that selects a token: one a sampling chunk, K + 1 a generation request.
     :param next_draft_len: tokens the drafter proposes for the next step.
+    :param shape: what profilers show, see :class:`specbench.engine.scheduler.Schedule`.
     :param max_num_tokens: no sequence of the batch is longer than this after the step.
     """
 
@@ -54,6 +55,7 @@ class ForwardBatch:
     next_draft_len: int
     block_table: Tensor
     sampling: SamplingRows
+    shape: str
     max_num_tokens: int
 
     @property
@@ -65,11 +67,6 @@ class ForwardBatch:
     def num_context_tokens(self) -> int:
         """Prompt rows in the step."""
         return int(self.context_token_ids.shape[0])
-
-    @property
-    def shape(self) -> str:
-        """For profilers: context requests, their rows, generation requests, K."""
-        return f"ctx={len(self.context)}/{self.num_context_tokens} gen={self.num_generation} K={self.draft_len}"
 
 
 @dataclass(frozen=True)

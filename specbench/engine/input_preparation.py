@@ -49,7 +49,6 @@ class InputPreparation:
                 [1] * len(sampling_chunks) + [schedule.draft_len + 1] * len(schedule.generation),
                 [_slot(chunk.request) for chunk in sampling_chunks] + slots,
             )
-        num_next = len(schedule.generation) + sum(chunk.is_last for chunk in schedule.context)
         table = self._blocks.table[[_slot(request) for request in requests]]
         return ForwardBatch(
             step=step,
@@ -57,9 +56,10 @@ class InputPreparation:
             context_token_ids=self._stage_context(schedule.context),
             generation_slots=torch.tensor(slots, dtype=torch.int64),
             draft_len=schedule.draft_len,
-            next_draft_len=self._config.drafter.draft_len_for(num_next),
+            next_draft_len=schedule.next_draft_len,
             block_table=torch.from_numpy(table),
             sampling=sampling,
+            shape=schedule.shape,
             # The step itself is in flight already in this count.
             max_num_tokens=max(request.max_tokens_in_flight(rows) for request in requests),
         )

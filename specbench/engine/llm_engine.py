@@ -10,11 +10,11 @@ from dataclasses import dataclass
 from specbench.device.base import Device
 from specbench.device.tracing import Span, Tracer
 from specbench.engine.block_manager import BlockManager
-from specbench.engine.config import EngineConfig
+from specbench.engine.config import EngineConfig, positions_for
 from specbench.engine.forward_batch import StepOutput
 from specbench.engine.input_preparation import InputPreparation
 from specbench.engine.model_runner import ModelRunner, PendingStep
-from specbench.engine.models.config import ModelConfig
+from specbench.engine.models.loading import LoadedModel
 from specbench.engine.request import Request
 from specbench.engine.sampling.params import SamplingParams
 from specbench.engine.scheduler import Schedule, Scheduler
@@ -50,7 +50,7 @@ class LLMEngine:
     def __init__(
         self,
         config: EngineConfig,
-        model_config: ModelConfig,
+        loaded: LoadedModel,
         device: Device,
         scheduler: Scheduler,
         input_preparation: InputPreparation,
@@ -58,7 +58,8 @@ class LLMEngine:
         tracer: Tracer,
     ) -> None:
         self.config = config
-        self.model_config = model_config
+        self.loaded = loaded
+        self.model_config = loaded.config
         self.device = device
         self._scheduler = scheduler
         self._input_preparation = input_preparation
@@ -110,8 +111,8 @@ class LLMEngine:
                 where=where,
                 hint=f"set engine.max_seq_len to {len(prompt) + 1} or more, or shorten the prompt",
             )
-        rows = self.config.drafter.max_draft_len + 1
-        needed = -(-(max_length + 2 * rows) // self.config.tokens_per_block)
+        positions = positions_for(max_length, self.config.drafter.max_draft_len)
+        needed = self._scheduler.blocks.blocks_for(positions)
         if needed > self.config.num_blocks:
             raise CapacityError(
                 f"needs {needed} KV blocks, the pool has {self.config.num_blocks}",
@@ -162,10 +163,10 @@ class LLMEngine:
             return None
         self._num_steps += 1
         step = self._num_steps
-        with self._tracer.range("prepare_inputs"):
+        self._tracer.step_started(step, schedule.shape)
+        with self._tracer.range("prepare_inputs", detail=schedule.shape):
             batch = self._input_preparation.prepare(step, schedule)
-        self._tracer.step_started(step, batch.shape)
-        with self._tracer.range("launch", detail=batch.shape):
+        with self._tracer.range("launch", detail=schedule.shape):
             pending = self._model_runner.launch(batch)
         return _InFlight(schedule, pending, host_start_ns, time.perf_counter_ns())
 

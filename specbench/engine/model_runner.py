@@ -116,10 +116,11 @@ class ModelRunner:
             with self._tracer.range("target_forward", "device", batch.shape):
                 self._attention.prepare(self._attention_metadata(batch, rows, block_table))
                 hidden = self._model.forward(rows.token_ids, rows.positions, self._attention)
+                finite_chunks = self._check_chunks(batch, hidden)
                 selecting = hidden if rows.selecting is None else hidden[rows.selecting]
                 logits = self._model.compute_logits(selecting) if selecting.shape[0] else None
             with self._tracer.range("sample_and_accept", "device"):
-                self._sample_and_accept(batch, rows, logits, slots, output)
+                self._sample_and_accept(batch, rows, logits, finite_chunks, slots, output)
             with self._tracer.range("draft", "device"):
                 self._draft(batch, slots)
 
@@ -172,12 +173,29 @@ class ModelRunner:
             max_generation_kv_len=batch.max_num_tokens,
         )
 
+    @staticmethod
+    def _check_chunks(batch: ForwardBatch, hidden: Tensor) -> list[Tensor]:
+        """Whether each chunk's rows are finite, [] each: what they leave in the cache is read by every later step."""
+        finite, start = [], 0
+        for chunk in batch.context:
+            finite.append(hidden[start : start + chunk.num_tokens].isfinite().all())
+            start += chunk.num_tokens
+        return finite
+
     def _sample_and_accept(
-        self, batch: ForwardBatch, rows: _StepRows, logits: Tensor | None, slots: Tensor, output: Tensor
+        self,
+        batch: ForwardBatch,
+        rows: _StepRows,
+        logits: Tensor | None,
+        finite_chunks: list[Tensor],
+        slots: Tensor,
+        output: Tensor,
     ) -> None:
         num_context, num_rows = len(batch.context), batch.draft_len + 1
         result = torch.zeros(output.shape, dtype=torch.int64, device=self._device.torch_device)
         result[:, _FINITE] = 1
+        if finite_chunks:
+            result[:num_context, _FINITE] = torch.stack(finite_chunks).to(torch.int64)
         if logits is not None:
             positions = (rows.positions if rows.selecting is None else rows.positions[rows.selecting]) + 1
             selection = select_and_check(logits, batch.sampling, rows.seeds, positions)
@@ -190,7 +208,7 @@ class ModelRunner:
                 self.state.commit(slots, token_ids, num_committed)
                 generation = result[num_context:]
                 generation[:, _COMMITTED] = num_committed
-                generation[:, _DRAFTED] = rows.num_draft_tokens
+                generation[:, _DRAFTED] = self._acceptance.count_proposed(rows.num_draft_tokens, batch.draft_len)
                 generation[:, _FINITE] = selection.is_finite[num_sampling:].view(-1, num_rows).all(dim=1)
                 generation[:, _TOKENS:] = token_ids
         output.copy_(result, non_blocking=True)
@@ -206,7 +224,7 @@ class ModelRunner:
         token_ids = selection.token_ids[: len(sampling)]
         self.state.commit(slots, token_ids.unsqueeze(1), torch.ones_like(slots))
         result[rows, _COMMITTED] = 1
-        result[rows, _FINITE] = selection.is_finite[: len(sampling)].to(torch.int64)
+        result[rows, _FINITE] *= selection.is_finite[: len(sampling)].to(torch.int64)
         result[rows, _TOKENS] = token_ids
         return len(sampling)
 

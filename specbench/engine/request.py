@@ -19,7 +19,7 @@ class Request:
     :param num_prefilled: tokens whose keys and values are in the cache or in flight, while the request is in context.
     :param in_context: True until the last chunk of its prompt has been scheduled.
     :param num_in_flight: generation steps launched whose tokens the host has not seen.
-    :param accepted_lengths: tokens committed by each target step that was drafted for, bonus included.
+    :param accepted_lengths: tokens committed by each target step (context steps left out), bonus included.
     :param chunk_times_ns: ``perf_counter_ns`` at which each commit reached the host; ``chunk_sizes`` its tokens.
     """
 

@@ -40,18 +40,28 @@ class ContextChunk:
 class Schedule:
     """Rows of one step: context chunks first, then generation requests with ``draft_len`` + 1 rows each.
 
+    :param next_draft_len: tokens the drafter proposes at the end of the step; the next step has no more.
+    :param num_occupied: slots held when the step was scheduled, those that have no row in it included.
     :param wait_first: nothing may be launched before the step in flight has been seen by the host.
     """
 
     context: list[ContextChunk] = field(default_factory=list)
     generation: list[Request] = field(default_factory=list)
     draft_len: int = 0
+    next_draft_len: int = 0
+    num_occupied: int = 0
     wait_first: bool = False
 
     @property
     def is_empty(self) -> bool:
         """True when there is nothing to launch."""
         return not self.context and not self.generation
+
+    @property
+    def shape(self) -> str:
+        """For profilers: context requests and their rows, generation requests, K."""
+        num_rows = sum(chunk.num_tokens for chunk in self.context)
+        return f"ctx={len(self.context)}/{num_rows} gen={len(self.generation)} K={self.draft_len}"
 
 
 class Scheduler:
@@ -64,6 +74,7 @@ class Scheduler:
         self.running: list[Request] = []
         self._free_slots = list(range(config.max_batch_size))[::-1]
         self.num_preemptions = 0
+        self._num_proposed = 0
         self.blocks = BlockManager(
             config.num_blocks, config.max_batch_size, config.blocks_per_sequence, config.tokens_per_block
         )
@@ -86,7 +97,7 @@ class Scheduler:
         generation = self._reserve_generation()
         if generation is None:
             return Schedule(wait_first=True)
-        draft_len = self._config.drafter.draft_len_for(len(generation)) if generation else 0
+        draft_len = self._draft_len(len(generation))
         budget = self._config.max_num_tokens - len(generation) * (draft_len + 1)
         context = self._continue_prompts(budget)
         if self.num_preemptions == num_preemptions:
@@ -94,7 +105,14 @@ class Scheduler:
             context += self._admit(budget - sum(chunk.num_tokens for chunk in context))
         for request in (*generation, *(chunk.request for chunk in context if chunk.samples)):
             request.num_in_flight += 1
-        return Schedule(context, generation, draft_len)
+        self._num_proposed = self._config.drafter.draft_len_for(
+            len(generation) + sum(chunk.is_last for chunk in context)
+        )
+        return Schedule(context, generation, draft_len, self._num_proposed, len(self.running))
+
+    def _draft_len(self, num_generation: int) -> int:
+        """K of the step: what the batch size asks for, but no more than the step before it proposed."""
+        return min(self._config.drafter.draft_len_for(num_generation), self._num_proposed) if num_generation else 0
 
     def _reserve_generation(self) -> list[Request] | None:
         """Grow every generation request, preempting where the pool is short; None: host must catch up first."""
@@ -110,7 +128,9 @@ class Scheduler:
                     return None
                 continue  # it preempted itself
             generation.append(request)
-        return [request for request in generation if request.slot is not None]
+        # By slot, which is the order of the blocks in the cache: attention then needs no reordering.
+        kept = [(request.slot, request) for request in generation if request.slot is not None]
+        return [request for _, request in sorted(kept, key=lambda pair: pair[0])]
 
     def _reserve(self, request: Request) -> bool:
         """Blocks for the next step of ``request``; False when it was preempted itself or a step is in flight."""

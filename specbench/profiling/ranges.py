@@ -66,7 +66,7 @@ class NvtxTracer(WindowTracer):
     def _mark(self, text: str, lane: str, step: int | None) -> Mark:
         annotation = self._annotations.get((lane, text))
         if annotation is None:
-            annotation = self._nvtx.annotate(text, color=_COLORS.get(lane), domain=DOMAIN, payload=0)
+            annotation = self._nvtx.annotate(text, color=_COLORS.get(lane), domain=DOMAIN)
             self._annotations[lane, text] = annotation
         # Releases after 0.2.11 keep no attributes while no tool is attached.
         attributes = getattr(annotation, "attributes", None)

@@ -89,7 +89,7 @@ def plan_run(resolved: ResolvedScenario, variant: str = BASE) -> RunPlan:
         Trial(trial=index, point=0, segment=0, pass_=0, mask=None, seed=scenario.sampling.seed)
         for index in range(scenario.measure.repeats)
     )
-    return RunPlan((point,), trials, scenario.measure.warmup_requests, to_plain(scenario.model_dump()))
+    return RunPlan((point,), trials, scenario.measure.warmup_requests or 0, to_plain(scenario.model_dump()))
 
 
 def _axes(scenario: Scenario) -> dict[str, Any]:

@@ -6,15 +6,16 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from specbench.engine.config import AcceptanceSpec, DrafterSpec, EngineConfig, ModelSpec
+from specbench.engine.config import AcceptanceSpec, DrafterSpec, EngineConfig, ModelSpec, positions_for
 from specbench.engine.models.checkpoint import resolve_model_config
 from specbench.engine.models.config import ModelConfig
 from specbench.errors import InputError
+from specbench.registry import PRESETS
 from specbench.scenario.conflicts import SYNTHETIC, complete_optimizations, draft_len_of
 from specbench.scenario.machine import available_memory_bytes, cuda_problem
 from specbench.scenario.memory import MemoryNeed, block_bytes, memory_need, require_memory
 from specbench.scenario.places import Issue, raise_issues
-from specbench.scenario.schema import Acceptance, Drafter, Engine, Scenario, Section, Workload
+from specbench.scenario.schema import Acceptance, Drafter, Engine, Measure, Scenario, Section, Workload
 from specbench.scenario.units import format_bytes, parse_size
 from specbench.scenario.variants import default_study
 from specbench.scenario.yaml12 import dump_yaml, to_plain
@@ -23,6 +24,7 @@ from specbench.workloads.base import WorkloadSettings
 DEFAULT_LEN = 128
 DEFAULT_NUM_REQUESTS = 16
 DEFAULT_NUM_TOKENS = 2048
+DEFAULT_WARMUP_REQUESTS = 2
 TEXT_SEQ_LEN = 4096
 """``max_seq_len`` of text kinds, whose prompts have no length before they are tokenized."""
 RANDOM_PREFIX = "random:"
@@ -51,6 +53,8 @@ def model_spec(scenario: Scenario) -> ModelSpec:
     source = model.source.removeprefix(RANDOM_PREFIX)
     if not source:
         raise_issues([_issue("model.source", "a preset is missing after random:")], scenario.places, "model.source")
+    # Presets that nobody published weights for: said in the result, not only known to the loader.
+    is_random |= source in PRESETS and not PRESETS.load(source).has_weights
     return ModelSpec(source, "random" if is_random else model.weights, model.seed, model.revision)
 
 
@@ -155,6 +159,7 @@ def _write_defaults(scenario: Scenario, spec: ModelSpec, model: ModelConfig) -> 
             "engine": engine,
             "study": study,
             "optimizations": complete_optimizations(scenario.optimizations),
+            "measure": _complete_measure(scenario.measure, workload.concurrency),
         }
     )
     return complete.with_places(scenario.places)
@@ -168,6 +173,13 @@ def _complete_workload(workload: Workload) -> Workload:
         isl=(workload.isl or DEFAULT_LEN) if synthetic else None,
         osl=workload.osl or DEFAULT_LEN,
     )
+
+
+def _complete_measure(measure: Measure, concurrency: int) -> Measure:
+    """Warm up with the batch that is measured: every shape of a step is then known before the first figure."""
+    if measure.warmup_requests is not None:
+        return measure
+    return _changed(measure, warmup_requests=max(DEFAULT_WARMUP_REQUESTS, concurrency))
 
 
 def _complete_engine(engine: Engine, workload: Workload, draft_len: int, model: ModelConfig) -> Engine:
@@ -231,7 +243,7 @@ def _length_issues(scenario: Scenario, model: ModelConfig) -> list[Issue]:
 def _write_num_blocks(scenario: Scenario, model: ModelConfig) -> Scenario:
     """Turn ``kv_cache``, or the lack of it, into a number of blocks."""
     engine = scenario.engine
-    sequence = (engine.max_seq_len or 0) + draft_len_of(scenario) + 1
+    sequence = positions_for(engine.max_seq_len or 0, draft_len_of(scenario))
     per_sequence = -(-sequence // engine.tokens_per_block)
     size = block_bytes(model, engine.dtype, engine.tokens_per_block)
     key, blocks = "num_blocks", engine.num_blocks

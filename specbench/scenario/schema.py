@@ -42,9 +42,7 @@ class Section(BaseModel):
     override puts a bare text over the section, since they mean the same whatever the text chooses.
     """
 
-    # Only the scenario's validator is built, when it is first used; sections are part of it. It makes `check` quick,
-    # as do defaults that need no validator (model_construct).
-    model_config = ConfigDict(extra="forbid", strict=True, frozen=True, allow_inf_nan=False, defer_build=True)
+    model_config = ConfigDict(extra="forbid", strict=True, frozen=True, allow_inf_nan=False)
     shorthand: ClassVar[str | None] = None
     kept: ClassVar[tuple[str, ...]] = ()
 
@@ -216,8 +214,8 @@ class Sweep(Section):
 class Measure(Section):
     """How much is measured."""
 
-    warmup_requests: Annotated[int, Field(ge=0, le=10_000)] = Field(
-        default=2, description="requests run first, not measured"
+    warmup_requests: Annotated[int, Field(ge=0, le=10_000)] | None = Field(
+        default=None, description="requests run first, not measured; null: workload.concurrency, 2 at least"
     )
     repeats: Annotated[int, Field(ge=1, le=10_000)] = Field(default=1, description="trials, each the whole workload")
     steps: StepRangeText | None = Field(default=None, description="A-B: only these steps are profiled; null: all")
@@ -230,23 +228,23 @@ class Scenario(Section):
     """One question to the engine, in full."""
 
     name: Name | None = Field(default=None, description="names the results folder; null: the file's name")
-    model: Model = Field(default=Model.model_construct(), description="weights")
-    drafter: Drafter = Field(default=Drafter.model_construct(), description="who proposes draft tokens")
-    acceptance: Acceptance = Field(default=Acceptance.model_construct(), description="which draft tokens are committed")
-    workload: Workload = Field(default=Workload.model_construct(), description="what is asked")
-    sampling: Sampling = Field(default=Sampling.model_construct(), description="how tokens are chosen")
-    engine: Engine = Field(default=Engine.model_construct(), description="where and how it runs")
+    model: Model = Field(default=Model(), description="weights")
+    drafter: Drafter = Field(default=Drafter(), description="who proposes draft tokens")
+    acceptance: Acceptance = Field(default=Acceptance(), description="which draft tokens are committed")
+    workload: Workload = Field(default=Workload(), description="what is asked")
+    sampling: Sampling = Field(default=Sampling(), description="how tokens are chosen")
+    engine: Engine = Field(default=Engine(), description="where and how it runs")
     optimizations: dict[NonEmptyText, NonEmptyText] = Field(
         default={}, description="{toggle: variant}; a toggle that is not named has its recommended variant"
     )
     study: Names | None = Field(
         default=None, description="toggles that the variants off and on switch; null: every host-side one"
     )
-    sweep: Sweep = Field(default=Sweep.model_construct(), description="points of `specbench sweep`")
+    sweep: Sweep = Field(default=Sweep(), description="points of `specbench sweep`")
     variants: dict[Name, dict[str, Any]] = Field(
         default={}, description="{variant: {scenario key in full or nested: value}}"
     )
-    measure: Measure = Field(default=Measure.model_construct(), description="how much is measured")
+    measure: Measure = Field(default=Measure(), description="how much is measured")
 
     _places: Places = PrivateAttr(default_factory=lambda: Places("scenario"))
 

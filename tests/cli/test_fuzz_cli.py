@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 import os
 import shutil
@@ -69,7 +70,7 @@ def odd_values(draw: st.DrawFn) -> bytes:
         target = data
         for part in path:
             target = target.setdefault(part, {}) if isinstance(target.get(part, {}), dict) else {}
-        target[last] = draw(_odd)
+        target[last] = copy.deepcopy(draw(_odd))
     return dump_yaml(data).encode()
 
 

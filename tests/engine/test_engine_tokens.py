@@ -15,6 +15,7 @@ from engine_driver import Outcome, count_near_ties, forced, ngram, run, tiny_con
 from torch import Tensor
 
 from specbench.engine.attention.base import AttentionOperator
+from specbench.engine.attention.metadata import AttentionMetadata
 from specbench.engine.config import DrafterSpec
 from specbench.engine.models.base import CausalLM
 from specbench.engine.sampling.params import SamplingParams
@@ -120,6 +121,9 @@ def test_forced_acceptance_commits_the_mean_it_was_told(overlap: bool) -> None:
     # 8 x 166 draws of a coin with p = 0.4: the standard error of the mean is 0.0135.
     assert abs(sum(lengths) / len(lengths) - 2.4) < 4 * 0.0135
     assert sum(step.num_committed + step.num_first_tokens for step in steps) == 8 * 400
+    for step in steps:
+        columns = zip(step.accepted, step.drafted, step.eligible, step.opened, strict=True)
+        assert all(accepted <= min(drafted, eligible) <= opened for accepted, drafted, eligible, opened in columns)
 
 
 def test_preemption_keeps_forced_tokens_too() -> None:
@@ -132,11 +136,17 @@ def test_preemption_keeps_forced_tokens_too() -> None:
 
 def test_runtime_draft_len_follows_the_batch_and_keeps_the_tokens() -> None:
     spec = DrafterSpec("ngram", 4, runtime_draft_len=((1, 4), (2, 2)), max_ngram=2, min_ngram=1)
-    outcome = run(tiny_config(drafter=spec), prompts(8), GREEDY)
-    assert_same(run(tiny_config(), prompts(8), GREEDY), outcome)
-    seen = {(s.num_generation, s.draft_len) for s in outcome.steps if isinstance(s, StepRecord) and s.num_generation}
-    assert seen <= {(1, 4), (2, 2), (3, 0), (4, 0)}
-    assert (4, 0) in seen
+    params = [replace(GREEDY, max_tokens=20 + 6 * i) for i in range(8)]
+    outcome = run(tiny_config(drafter=spec), prompts(8), params)
+    assert_same(run(tiny_config(), prompts(8), params), outcome)
+    asked = {1: 4, 2: 2, 3: 0, 4: 0}
+    steps = [step for step in outcome.steps if isinstance(step, StepRecord) and step.num_generation]
+    assert all(step.draft_len <= asked[step.num_generation] for step in steps)
+    # When the batch shrinks, K grows a step later: the step before proposed for its own batch.
+    for before, step in pairwise(steps):
+        if before.num_generation == step.num_generation and not before.num_context:
+            assert step.draft_len == asked[step.num_generation]
+    assert {(4, 0), (1, 4)} <= {(step.num_generation, step.draft_len) for step in steps}
 
 
 def test_an_end_inside_a_draft_cuts_the_output_and_moves_no_rate() -> None:
@@ -188,6 +198,45 @@ def test_bad_requests_are_refused_by_name() -> None:
         run(tiny_config(num_blocks=3), [[1] * 40], GREEDY)
     with pytest.raises(CapacityError, match="rows"):
         run(tiny_config(max_num_tokens=8, drafter=ngram(4)), [[1]], GREEDY)
+
+
+class NanPrompt:
+    """A model whose first prompt chunk leaves NaN in the cache of its first layer, and that samples nothing there."""
+
+    def __init__(self, model: CausalLM) -> None:
+        self._model = model
+        self._num_forwards = 0
+
+    def forward(self, token_ids: Tensor, positions: Tensor, attention: AttentionOperator) -> Tensor:
+        self._num_forwards += 1
+        return self._model.forward(token_ids, positions, NanValues(attention) if self._num_forwards == 1 else attention)
+
+    def compute_logits(self, hidden: Tensor) -> Tensor:
+        return self._model.compute_logits(hidden)
+
+
+class NanValues(AttentionOperator):
+    """Spoils one value of the first layer before it is written."""
+
+    def __init__(self, inner: AttentionOperator) -> None:
+        self._inner = inner
+
+    def prepare(self, metadata: AttentionMetadata) -> None:
+        self._inner.prepare(metadata)
+
+    def forward(self, layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        if layer == 0:
+            v = v.clone()
+            v[3] = torch.nan
+        return self._inner.forward(layer, q, k, v)
+
+
+@pytest.mark.parametrize("attention", ["cpu-paged", "torch-gather"])
+def test_nan_in_a_chunk_that_samples_nothing_is_an_error_too(attention: str) -> None:
+    loaded = replace(tiny_model(), model=cast(CausalLM, NanPrompt(tiny_model().model)))
+    config = tiny_config(attention=attention, max_num_tokens=16)
+    with pytest.raises(NonFiniteLogitsError, match=r"step 1: .*request-0"):
+        run(config, [list(range(40))], GREEDY, loaded=loaded)
 
 
 class NanModel:

@@ -44,11 +44,11 @@ class FakeNvtx(types.ModuleType):
         module = self
 
         class Annotate:
-            def __init__(self, message: str, domain: str, color: str = "", payload: int = 0) -> None:  # noqa: ARG002
+            def __init__(self, message: str, domain: str, color: str = "") -> None:  # noqa: ARG002
                 module.domains.add(domain)
                 self.text = message
                 if has_attributes:
-                    self.attributes = types.SimpleNamespace(payload=payload)
+                    self.attributes = types.SimpleNamespace(payload=None)
 
             def __enter__(self) -> Any:
                 payload = self.attributes.payload if has_attributes else None

@@ -40,7 +40,7 @@ class RMSNorm:
         # Few and small kernels: two thirds of the time of F.rms_norm, which is not one kernel on the CPU either.
         # x / sqrt(sum(x^2) / n + eps) is sqrt(n) * x / hypot(|x|, sqrt(n * eps)); the weight holds the first factor.
         wide = x.float()
-        lengths = torch.linalg.vector_norm(wide, 2, -1, True).hypot_(self._offset)
+        lengths: Tensor = torch.linalg.vector_norm(wide, 2, -1, True).hypot_(self._offset)
         return (wide / lengths).mul_(self._weight).to(x.dtype)
 
 

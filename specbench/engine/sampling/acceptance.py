@@ -47,6 +47,10 @@ class Acceptance(ABC):
         :return: token ids [G, K + 1], of which the first ``num_committed`` count; num_committed [G], 1 .. K + 1.
         """
 
+    def count_proposed(self, num_draft_tokens: Tensor, draft_len: int) -> Tensor:  # noqa: ARG002 - not all need it
+        """How many draft tokens of a step count as proposed, [G], of ``draft_len`` at most."""
+        return num_draft_tokens
+
 
 class StrictAcceptance(Acceptance):
     """Accept a draft token that equals the target's choice there.
@@ -83,6 +87,10 @@ class ForcedAcceptance(Acceptance):
 
     def __init__(self, reach: tuple[float, ...]) -> None:
         self._reach = torch.tensor(reach, dtype=torch.float64)
+
+    def count_proposed(self, num_draft_tokens: Tensor, draft_len: int) -> Tensor:
+        """See :class:`Acceptance`: all of them."""
+        return torch.full_like(num_draft_tokens, draft_len)
 
     def accept(
         self,

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import IntEnum
+from functools import lru_cache
 from struct import Struct
 
 import torch
@@ -48,8 +49,9 @@ class RowClass(IntEnum):
     BOTH = 4
 
 
+@lru_cache(maxsize=1024)
 def classify(params: NormalizedParams) -> RowClass:
-    """Return the class of one row, as :attr:`SamplingRows.classes` has it on the device."""
+    """Return the class of one row, as :attr:`SamplingRows.classes` has it on the device; cached, as steps ask often."""
     temperature, top_k, top_p = params
     if round_to_float32(temperature) <= _GREEDY_TEMPERATURE:
         return RowClass.GREEDY

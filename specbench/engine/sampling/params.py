@@ -37,6 +37,8 @@ class SamplingParams:
             raise InputError(f"must be 0 (off) or more, found {self.top_k}", where="sampling.top_k")
         if self.top_p is not None and not 0.0 <= self.top_p <= 1.0:
             raise InputError(f"must lie in 0..1, found {self.top_p}", where="sampling.top_p")
+        if not 0 <= self.seed < 2**63:
+            raise InputError(f"must lie in 0..2**63 - 1, found {self.seed}", where="sampling.seed")
         if self.max_tokens < 1:
             raise InputError(f"must be at least 1, found {self.max_tokens}", where="sampling.max_tokens")
 

@@ -203,3 +203,9 @@ def test_speculation_commits_the_tokens_of_plain_decoding(params: SamplingParams
     assert tokens[:120] == plain
     assert max(lengths) > 1
     assert min(lengths) < draft_len + 1
+
+
+def test_what_counts_as_proposed() -> None:
+    proposed = torch.tensor([0, 2, 4])
+    assert build_acceptance(AcceptanceSpec(), 4).count_proposed(proposed, 4).tolist() == [0, 2, 4]
+    assert forced(4, 2.0).count_proposed(proposed, 3).tolist() == [3, 3, 3]
