@@ -6,6 +6,7 @@ lifecycle bugs of asynchronous code (a staging buffer written too early, an outp
 
 from __future__ import annotations
 
+import atexit
 import queue
 import threading
 import time
@@ -82,6 +83,8 @@ class CpuDevice:
         self._busy: list[Span] = []
         self._failure: BaseException | None = None
         self._closed = False
+        # A thread that is inside PyTorch when the interpreter goes away takes the process down with it.
+        atexit.register(self.close)
         self._worker = threading.Thread(target=self._run, name="specbench-device", daemon=True)
         self._worker.start()
         self.launch(_settle_num_threads, "synchronize").wait()
@@ -161,5 +164,6 @@ class CpuDevice:
         """See :class:`specbench.device.base.Device`."""
         if not self._closed:
             self._closed = True
+            atexit.unregister(self.close)
             self._items.put(None)
             self._worker.join()

@@ -94,7 +94,7 @@ class EngineConfig:
     num_blocks: int
     dtype: str = "bfloat16"
     tokens_per_block: int = 32
-    max_num_tokens: int = 2048
+    max_num_tokens: int = 512
     overlap: bool = False
     attention: str = "cpu-paged"
     num_threads: int | None = None

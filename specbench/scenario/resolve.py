@@ -23,7 +23,9 @@ from specbench.workloads.base import WorkloadSettings
 
 DEFAULT_LEN = 128
 DEFAULT_NUM_REQUESTS = 16
-DEFAULT_NUM_TOKENS = 2048
+DEFAULT_NUM_TOKENS = {"cpu": 512, "cuda": 2048}
+"""Rows of a step by device. On a CPU wider steps gain nothing, and their activations take memory: 60 MiB more at 2048
+rows of SmolLM2-135M (benchmarks/startup.py)."""
 DEFAULT_WARMUP_REQUESTS = 2
 TEXT_SEQ_LEN = 4096
 """``max_seq_len`` of text kinds, whose prompts have no length before they are tokenized."""
@@ -96,7 +98,7 @@ def build_engine_config(scenario: Scenario) -> EngineConfig:
         num_blocks=engine.num_blocks,
         dtype=engine.dtype,
         tokens_per_block=engine.tokens_per_block,
-        max_num_tokens=engine.max_num_tokens or DEFAULT_NUM_TOKENS,
+        max_num_tokens=engine.max_num_tokens or EngineConfig.max_num_tokens,
         overlap=engine.overlap == "on",
         attention=engine.attention,
         num_threads=engine.num_threads,
@@ -198,10 +200,14 @@ def _complete_engine(engine: Engine, workload: Workload, draft_len: int, model: 
         device=device,
         max_batch_size=batch,
         max_seq_len=engine.max_seq_len or _needed_seq_len(workload, model),
-        max_num_tokens=engine.max_num_tokens or max(DEFAULT_NUM_TOKENS, batch * (draft_len + 1)),
+        max_num_tokens=engine.max_num_tokens or max(_default_num_tokens(device), batch * (draft_len + 1)),
         attention=attention,
         overlap=overlap,
     )
+
+
+def _default_num_tokens(device: str) -> int:
+    return DEFAULT_NUM_TOKENS.get(device, DEFAULT_NUM_TOKENS["cuda"])
 
 
 def _needed_seq_len(workload: Workload, model: ModelConfig) -> int:

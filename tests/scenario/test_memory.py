@@ -30,7 +30,7 @@ def test_need_counts_weights_cache_and_workspace() -> None:
     assert need.weights_bytes == 134_515_008 * 2
     assert need.kv_cache_bytes == 4 * 32 * 32 * (2 * 30 * 3 * 64 * 2)
     logits = 4 * 5 * 49152 * 4 * 2
-    activations = 2048 * (4 * 576 + 3 * 1536) * 2
+    activations = 512 * (4 * 576 + 3 * 1536) * 2
     assert need.workspace_bytes == logits + activations
     assert memory_need(replace(ENGINE, dtype="float32"), MODEL).weights_bytes == 2 * need.weights_bytes
 

@@ -60,7 +60,7 @@ def test_engine_config_of_a_scenario_in_full(write: Write) -> None:
         num_blocks=5 * 9,  # (128 + 3 + 1) / 16 is 8.25
         dtype="float32",
         tokens_per_block=16,
-        max_num_tokens=2048,
+        max_num_tokens=512,
         overlap=True,
         attention="cpu-paged",
         num_threads=1,
