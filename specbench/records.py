@@ -28,6 +28,9 @@ class StepRecord:
     :param accepted: by draft position 1..K, how many of those were accepted and committed.
     :param eligible: by draft position 1..K, how many live requests had every earlier position accepted and
         had not ended there; accepted / eligible is the conditional acceptance rate.
+    :param opened: by draft position 1..K, how many live requests had not ended before it, whatever was accepted;
+        accepted / opened is the joint acceptance rate. Empty: not known.
+    :param num_occupied: slots held when the step was launched, those that have no row in it included. 0: not known.
     :param host_start_ns: scheduling began; ``launch_ns`` handed to the device; ``output_ns`` tokens seen by
         the host.
     :param device_start_ns: the device began the step; ``device_end_ns`` ended it.
@@ -53,7 +56,7 @@ class StepRecord:
     num_occupied: int = 0
 
 
-STEP_COUNTS_BY_POSITION = ("drafted", "accepted", "eligible")
+STEP_COUNTS_BY_POSITION = ("drafted", "accepted", "eligible", "opened")
 STEP_TIMES = ("host_start_ns", "launch_ns", "device_start_ns", "device_end_ns", "output_ns")
 
 
@@ -82,11 +85,11 @@ class StepTable:
 
     def rows(self) -> list[StepRecord]:
         """Unpack; times stay counted from the origin."""
-        names = [f.name for f in dataclasses.fields(StepRecord)]
+        names = [f.name for f in dataclasses.fields(StepRecord) if f.name in self.columns]
         columns = [self.columns[name] for name in names]
         rows: list[dict[str, Any]] = [dict(zip(names, row, strict=True)) for row in zip(*columns, strict=True)]
         for row in rows:
-            row |= {name: tuple(row[name]) for name in STEP_COUNTS_BY_POSITION}
+            row |= {name: tuple(row[name]) for name in STEP_COUNTS_BY_POSITION if name in row}
         return [StepRecord(**row) for row in rows]
 
 
@@ -211,6 +214,10 @@ class WarmUp:
 @dataclass(frozen=True)
 class TrialRecord:
     """One measured window: a line of ``trials.jsonl``. All figures are computed from these lines alone.
+
+    A line keeps every step, range and busy interval of the window, about 0.5 kB a step: an hour of 10 ms steps takes
+    some 200 MB on disk, and several times that in memory, where the trials of a run stay until it is analysed. Bound it
+    with ``measure.timeout`` or a smaller workload.
 
     :param point: index of the plan's point; ``axes`` names its coordinates (concurrency, draft_len, ...).
     :param pass_: pass of a mirrored segment, 0 elsewhere; ``mask`` says which arm each period ran.

@@ -10,11 +10,17 @@ from __future__ import annotations
 import importlib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from functools import cached_property
-from importlib.metadata import entry_points
+from functools import cache, cached_property
+from importlib.metadata import EntryPoints, entry_points
 from typing import Any
 
 from specbench.errors import UnknownNameError
+
+
+@cache
+def _installed() -> EntryPoints:
+    """Every entry point of this environment, read once: each look is a scan of all installed packages."""
+    return entry_points()
 
 
 @dataclass(frozen=True)
@@ -35,7 +41,7 @@ class Registry(Mapping[str, Entry]):
     @cached_property
     def _entries(self) -> dict[str, Entry]:
         entries = dict(self._builtin)
-        for point in entry_points(group=f"specbench.{self.kind}"):
+        for point in _installed().select(group=f"specbench.{self.kind}"):
             origin = point.dist.name if point.dist else "an installed package"
             entries.setdefault(point.name, Entry(point.value, f"from {origin}"))
         return entries
@@ -126,7 +132,7 @@ FORMATS = Registry(
     {
         "json": Entry("specbench.report.formats.json:render", "analysis.json, the full schema"),
         "markdown": Entry("specbench.report.formats.markdown:render", "a report for a pull request"),
-        "csv": Entry("specbench.report.formats.csv:render", "one row a point or comparison"),
+        "csv": Entry("specbench.report.formats.csv:render", "one row a point"),
     },
 )
 

@@ -4,64 +4,23 @@ from __future__ import annotations
 
 import shlex
 import sys
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from datetime import datetime, timezone
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated
 
 import typer
 
-from specbench import encoding
-from specbench.errors import InputError, InterruptedRunError, InvalidMeasurementError, ScenarioError
-from specbench.measure.clock import SystemClock
-from specbench.measure.environment import command_line, describe_environment, describe_torch
-from specbench.measure.interruption import StopSignal
-from specbench.measure.results_folder import ENVIRONMENT, REPORT, SCENARIO, ResultsFolder
-from specbench.measure.session import RunIdentity, conclude, read_plan, require_same_run, start_folder
+from specbench.cli.run_execution import Job, build_tracers, measure
+from specbench.cli.run_planning import Options, plan_from, say
+from specbench.errors import InputError, InterruptedRunError, InvalidMeasurementError
+from specbench.measure.environment import command_line, describe_environment
+from specbench.measure.results_folder import REPORT, ResultsFolder
+from specbench.measure.session import RunIdentity, conclude, require_same_run, start_folder
 from specbench.records import Analysis
 from specbench.report.formats import json as json_format
 from specbench.report.formats import markdown
-from specbench.scenario.loader import load_scenario
-from specbench.scenario.planner import BASE, RunPlan, plan_run
-from specbench.scenario.resolve import ResolvedScenario, resolve
-from specbench.scenario.units import parse_duration
-
-if TYPE_CHECKING:
-    from specbench.device.tracing import RangeRecorder, Tracer
-    from specbench.engine.models.loading import LoadedModel
-    from specbench.measure.executor import Load
-    from specbench.measure.subject import BuiltinSubject
-
-
-@dataclass(frozen=True)
-class Options:
-    """The command line, parsed. ``scenario`` is None only with ``resume``."""
-
-    scenario: str | None
-    overrides: list[str]
-    variant: str | None
-    out: Path | None
-    resume: Path | None
-    json: bool
-    profile: str
-    steps: str | None
-    save_outputs: bool
-    save_prompts: bool
-
-
-@dataclass(frozen=True)
-class Job:
-    """Everything that is known before the engine is built."""
-
-    options: Options
-    resolved: ResolvedScenario
-    plan: RunPlan
-    environment: dict[str, Any]
-    tracer: Tracer
-    recorder: RangeRecorder
 
 
 def run_command(
@@ -105,12 +64,14 @@ def run_command(
     """
     options = Options(scenario, overrides or [], variant, out, resume, json, profile, steps, save_outputs, save_prompts)
     job = prepare(options)
+    existed = out is not None and out.exists()
     path = open_path(job)
     with resumable(path), ResultsFolder(path) as folder:
         try:
             status = measure(job, folder)
         except InputError:
-            folder.discard_unmeasured()
+            if resume is None:
+                folder.discard_unmeasured(keep_folder=existed)
             raise
         if status == "interrupted" and not folder.contents.trials:
             raise _interrupted(path, "nothing was measured yet")
@@ -134,26 +95,6 @@ def prepare(options: Options) -> Job:
     return Job(options, resolved, plan, describe_environment(), tracer, recorder)
 
 
-def plan_from(options: Options) -> tuple[ResolvedScenario, RunPlan]:
-    """Load, check and plan, before anything is written or loaded.
-
-    :raises InputError: whatever is wrong with the scenario or the flags.
-    """
-    if options.out is not None and options.resume is not None:
-        raise ScenarioError("--out and --resume exclude each other", where="specbench run")
-    if options.scenario is not None:
-        resolved = resolve(load_scenario(options.scenario, options.overrides, options.variant))
-        return resolved, plan_run(resolved, options.variant or BASE)
-    if options.resume is None:
-        hint = "specbench run scenarios/quickstart.yaml"
-        raise ScenarioError("no scenario is given", where="specbench run", hint=hint)
-    if options.overrides or options.variant is not None:
-        raise ScenarioError("--set and --variant need the scenario they change", where="specbench run --resume")
-    points = read_plan(options.resume).get("points") or [{}]
-    resolved = resolve(load_scenario(options.resume / SCENARIO))
-    return resolved, plan_run(resolved, points[0].get("variant", BASE))
-
-
 def open_path(job: Job) -> Path:
     """The folder to measure into: a new one, or the one to resume.
 
@@ -164,7 +105,7 @@ def open_path(job: Job) -> Path:
         return job.options.resume
     name = job.resolved.scenario.name or "run"
     identity = RunIdentity(name, command_line(), datetime.now(timezone.utc))
-    return start_folder(job.plan, job.resolved.to_yaml(), job.environment, identity, job.options.out)
+    return start_folder(job.plan, job.environment, identity, job.options.out)
 
 
 @contextmanager
@@ -181,110 +122,6 @@ def _interrupted(path: Path, kept: str) -> InterruptedRunError:
     return InterruptedRunError(f"interrupted; {kept} in {path}", hint=f"{command}, to finish it")
 
 
-def measure(job: Job, folder: ResultsFolder) -> str:
-    """Build the engine, run the plan, take the engine down; return ``complete`` or ``interrupted``."""
-    from specbench.profiling.ranges import finish_tracer
-
-    if all(folder.is_done(trial.trial) for trial in job.plan.trials):
-        return "complete"
-    subject, loaded = build_subject(job)
-    try:
-        environment = {**job.environment, "torch": describe_torch()}
-        folder.write(ENVIRONMENT, encoding.dumps(environment, indent=2) + "\n")
-        return execute_plan(job, folder, subject, loaded)
-    finally:
-        subject.close()
-        line = finish_tracer(job.tracer, folder.path)
-        if line:
-            say(line)
-
-
-def execute_plan(job: Job, folder: ResultsFolder, subject: BuiltinSubject, loaded: LoadedModel) -> str:
-    """Measure what the folder lacks, Ctrl-C caught from the warm-up on."""
-    from specbench.cli.progress import make_progress
-    from specbench.measure.executor import Observers, Run, execute
-    from specbench.measure.recording import Kept
-
-    load, decode = build_load(job.resolved, job.plan, loaded)
-    with StopSignal() as stop:
-        return execute(
-            Run(
-                plan=job.plan,
-                subject=subject,
-                load=load,
-                folder=folder,
-                clock=SystemClock(),
-                stop=stop,
-                axes=name_axes(job.resolved),
-                kept=Kept(job.options.save_outputs, job.options.save_prompts, decode),
-                profile=job.options.profile,
-                observers=Observers(announce=say, progress=make_progress),
-            )
-        )
-
-
-def build_tracers(options: Options, resolved: ResolvedScenario) -> tuple[Tracer, RangeRecorder]:
-    """The tracer of the engine, and the recorder inside it that the report reads."""
-    from specbench.device.tracing import RangeRecorder
-    from specbench.profiling.ranges import build_tracer
-    from specbench.profiling.window import ProfileWindow
-
-    wanted = options.steps or resolved.scenario.measure.steps
-    window = None if wanted is None else ProfileWindow.parse(wanted)
-    recorder = RangeRecorder()
-    return build_tracer(options.profile, recorder, window), recorder
-
-
-def build_subject(job: Job) -> tuple[BuiltinSubject, LoadedModel]:
-    """Load the model and build the engine. This is where torch is imported."""
-    start = time.monotonic()
-    say(f"loading {job.resolved.engine.model.source}")
-    from specbench.measure.subject import BuiltinSubject
-    from specbench.profiling.ranges import attach_device
-
-    subject, loaded = BuiltinSubject.build(job.resolved.engine, job.tracer, job.recorder)
-    attach_device(job.tracer, subject.engine.device)
-    say(f"loaded {loaded.source} in {time.monotonic() - start:.1f} s")
-    return subject, loaded
-
-
-def build_load(resolved: ResolvedScenario, plan: RunPlan, loaded: LoadedModel) -> tuple[Load, Any]:
-    """The requests of each trial, checked against the engine's limits; and the decoder of their text."""
-    from specbench.measure.executor import Load
-    from specbench.measure.load import ContentSource, WarmUpSource, base_params, build_content, require_fit
-
-    scenario = resolved.scenario
-    content = build_content(scenario, loaded.config.vocab_size, loaded.directory)
-
-    def source(seed: int) -> ContentSource:
-        return ContentSource(content, base_params(scenario, content.tokenizer, seed))
-
-    require_fit(source(scenario.sampling.seed), resolved.engine.max_seq_len)
-    timeout = scenario.measure.timeout
-    load = Load(
-        source=source,
-        warmup=(lambda seed: WarmUpSource(source(seed), plan.warmup_requests)) if plan.warmup_requests else None,
-        concurrency=scenario.workload.concurrency,
-        label=content.label,
-        note=content.note,
-        timeout_s=None if timeout is None else parse_duration(timeout),
-    )
-    return load, content.tokenizer.decode if content.tokenizer else None
-
-
-def name_axes(resolved: ResolvedScenario) -> dict[str, Any]:
-    """What the point is called by, beyond the plan's own axes."""
-    scenario, engine = resolved.scenario, resolved.engine
-    length = scenario.acceptance.length
-    return {
-        "model": scenario.model.source,
-        "drafter": scenario.drafter.name,
-        "acceptance": scenario.acceptance.mode if length is None else f"{scenario.acceptance.mode} {length}",
-        "workload": scenario.workload.kind,
-        "max_batch_size": engine.max_batch_size,
-    }
-
-
 def show(analysis: Analysis, path: Path, options: Options) -> None:
     """Print the result on stdout: JSON and nothing else, or tables."""
     if options.json:
@@ -299,8 +136,3 @@ def show(analysis: Analysis, path: Path, options: Options) -> None:
     console = Console(highlight=False)
     print_report(build_report(analysis), console)
     console.print(f"\nresults: {path}", markup=False, soft_wrap=True)
-
-
-def say(line: str) -> None:
-    """One line on stderr."""
-    print(line, file=sys.stderr, flush=True)

@@ -7,6 +7,7 @@ be read is null.
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import importlib.metadata
 import os
 import platform
@@ -97,13 +98,16 @@ def describe_environment() -> dict[str, Any]:
     }
 
 
-def describe_torch() -> dict[str, Any]:
-    """Threads and builds of the torch in this process. Imports torch: call it once the engine is up."""
+def describe_torch(num_threads: int | None = None) -> dict[str, Any]:
+    """Threads and builds of the torch in this process. Imports torch: call it once the engine is up.
+
+    :param num_threads: of the engine's device; None: those of the calling thread.
+    """
     import torch
 
     return {
         "version": torch.__version__,
-        "threads": torch.get_num_threads(),
+        "threads": num_threads or torch.get_num_threads(),
         "interop_threads": torch.get_num_interop_threads(),
         "cpu_capability": torch.backends.cpu.get_cpu_capability(),
         "cuda": torch.version.cuda,
@@ -165,13 +169,20 @@ def package_versions() -> dict[str, str]:
 
 
 def describe_git(directory: Path) -> dict[str, Any] | None:
-    """Revision of the checkout ``directory`` belongs to, and whether files of it were changed; else None."""
+    """Revision of the checkout ``directory`` belongs to, and whether files of it were changed; else None.
+
+    ``changes_sha256`` tells one set of changes in ``directory`` from another; untracked files are not in it.
+    """
     revision = _output(["git", "-C", str(directory), "rev-parse", "HEAD"])
     tracked = _output(["git", "-C", str(directory), "ls-files", "--error-unmatch", "__init__.py"])
     if not revision or not tracked:
         return None  # an installed copy that happens to lie inside somebody's repository says nothing about it
     changes = _output(["git", "-C", str(directory), "status", "--porcelain", "--untracked-files=no"])
-    return {"revision": revision, "dirty": None if changes is None else bool(changes)}
+    found: dict[str, Any] = {"revision": revision, "dirty": None if changes is None else bool(changes)}
+    if changes:
+        difference = _output(["git", "-C", str(directory), "diff", "--no-ext-diff", "HEAD", "--", "."])
+        found["changes_sha256"] = None if difference is None else hashlib.sha256(difference.encode()).hexdigest()
+    return found
 
 
 def describe_gpus() -> list[dict[str, str]] | None:
@@ -190,7 +201,7 @@ def query_gpus(fields: tuple[str, ...]) -> list[list[str]] | None:
 
 def _output(command: list[str]) -> str | None:
     try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=10, check=False)
+        done = subprocess.run(command, capture_output=True, text=True, errors="replace", timeout=10)
     except (OSError, subprocess.SubprocessError):
         return None
     return done.stdout.strip() if done.returncode == 0 else None
@@ -200,17 +211,30 @@ IDENTITY = (
     ("cpu", "model"),
     ("cpu", "usable_cores"),
     ("memory_bytes",),
+    ("gpus", "name"),
+    ("gpus", "driver_version"),
     ("packages", "torch"),
+    ("torch", "version"),
+    ("torch", "threads"),
+    ("torch", "cpu_capability"),
     ("specbench",),
+    ("git", "revision"),
+    ("git", "dirty"),
+    ("git", "changes_sha256"),
     ("python",),
 )
-"""What must be equal for two halves of one run to be one run."""
+"""What must be equal for two halves of one run to be one run. ``gpus`` is a list: every one counts."""
 
 
 def differences(first: Mapping[str, Any], second: Mapping[str, Any]) -> list[str]:
-    """Name what makes ``second`` another machine or build: ``packages.torch: 2.6.0 -> 2.7.0``."""
+    """Name what makes ``second`` another machine or build: ``packages.torch: 2.6.0 -> 2.7.0``.
+
+    What :func:`describe_torch` says is compared where both have it: it is known once the engine is up.
+    """
     found = []
     for path in IDENTITY:
+        if path[0] == "torch" and not (path[0] in first and path[0] in second):
+            continue
         before, after = _at(first, path), _at(second, path)
         if before != after:
             found.append(f"{'.'.join(path)}: {before} -> {after}")
@@ -220,7 +244,10 @@ def differences(first: Mapping[str, Any], second: Mapping[str, Any]) -> list[str
 def _at(data: Mapping[str, Any], path: tuple[str, ...]) -> Any:
     value: Any = data
     for key in path:
-        value = value.get(key) if isinstance(value, Mapping) else None
+        if isinstance(value, list):
+            value = [item.get(key) if isinstance(item, Mapping) else None for item in value]
+        else:
+            value = value.get(key) if isinstance(value, Mapping) else None
     return value
 
 

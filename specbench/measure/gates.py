@@ -40,15 +40,17 @@ def judge_run(measured: Measured) -> list[Gate]:
 
 
 def gate_completeness(measured: Measured) -> Gate:
-    """Did every trial get to its end?"""
+    """Did every trial get to its end, and every request of it?"""
     cut = [trial for trial in measured.trials if trial.status != "complete"]
+    sent = sum(request.finish_reason != "error" for request in measured.requests)
     done = sum(request.finish_reason in ("stop", "length") for request in measured.requests)
     planned = sum(trial.planned_requests for trial in measured.trials)
-    if not cut:
-        return Gate("complete", PASS, f"{planned} of {planned} requests were sent and ended")
-    why = {"interrupted": "by the user", "timeout": "by measure.timeout"}
-    reasons = sorted({why.get(trial.status, trial.status) for trial in cut})
-    return Gate("complete", WARN, f"cut {', '.join(reasons)}: {done} of {planned} requests ended")
+    counts = f"{sent} of {planned} requests were sent, {done} ended"
+    if cut:
+        why = {"interrupted": "by the user", "timeout": "by measure.timeout"}
+        reasons = sorted({why.get(trial.status, trial.status) for trial in cut})
+        return Gate("complete", WARN, f"cut {', '.join(reasons)}: {counts}")
+    return Gate("complete", PASS if sent == done == planned else FAIL, counts)
 
 
 def gate_requests(measured: Measured) -> Gate:
@@ -85,15 +87,20 @@ def gate_token_counts(measured: Measured) -> Gate:
 
 
 def gate_repeatability(measured: Measured) -> Gate:
-    """Did equal trials commit equal tokens?"""
-    hashes: dict[tuple[int, int], set[str | None]] = {}
+    """Did equal trials commit equal tokens? Sampled ones must as well: each token's random number is a function of the
+    request's seed and the position, whatever else is in the batch.
+    """
+    equal: dict[tuple[int, str, int, int], list[TrialRecord]] = {}
     whole = [trial for trial in measured.trials if trial.status == "complete" and trial.tokens_sha256]
     for trial in whole:
-        hashes.setdefault((trial.point, trial.seed), set()).add(trial.tokens_sha256)
-    if len(whole) == len(hashes):
+        equal.setdefault((trial.point, trial.variant, trial.segment, trial.seed), []).append(trial)
+    if len(whole) == len(equal):
         return Gate("repeatable", NOT_APPLICABLE, "no trial was repeated with the same seed")
-    if any(len(found) > 1 for found in hashes.values()):
-        return Gate("repeatable", WARN, "equal trials committed different tokens")
+    for first, *others in equal.values():
+        other = next((trial for trial in others if trial.tokens_sha256 != first.tokens_sha256), None)
+        if other is not None:
+            detail = f"trials {first.trial} and {other.trial} are equal but committed different tokens"
+            return Gate("repeatable", FAIL, detail)
     return Gate("repeatable", PASS, f"{len(whole)} trials, equal tokens for equal seeds")
 
 

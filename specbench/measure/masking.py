@@ -32,3 +32,17 @@ def mask_all(data: Any) -> Any:
     if isinstance(data, (list, tuple)):
         return [mask_all(item) for item in data]
     return data
+
+
+def mask_scenario(scenario: Mapping[str, Any]) -> dict[str, Any]:
+    """A resolved scenario in plain data, secrets masked, as results keep it and as it is measured.
+
+    Names of models and files stay as they are unless they are URLs: a folder may be called anything, and a run that is
+    resumed must find it.
+    """
+    masked: dict[str, Any] = mask_all(scenario)
+    for section, key in (("model", "source"), ("workload", "path")):
+        name = (scenario.get(section) or {}).get(key)
+        if isinstance(name, str) and "://" not in name:
+            masked[section][key] = name
+    return masked

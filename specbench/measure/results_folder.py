@@ -23,6 +23,7 @@ from typing import Any
 
 from specbench import encoding
 from specbench.errors import ResultsError, StorageError
+from specbench.measure.json_lines import parse_line, set_aside, split_lines
 from specbench.records import RequestRecord, TrialRecord
 
 SCENARIO = "scenario.yaml"
@@ -166,18 +167,18 @@ class ResultsFolder:
 
     def _recover(self) -> Contents:
         """Read what is whole, set aside what is not."""
-        trial_lines, torn = _split_lines(self.path / TRIALS)
-        trials = [_parse(TrialRecord, line, f"{self.path / TRIALS}:{i}") for i, line in enumerate(trial_lines, 1)]
+        trial_lines, torn = split_lines(self.path / TRIALS)
+        trials = [parse_line(TrialRecord, line, f"{self.path / TRIALS}:{i}") for i, line in enumerate(trial_lines, 1)]
         if torn:
-            _set_aside(self.path / TRIALS, trial_lines, [torn])
+            set_aside(self.path / TRIALS, trial_lines, [torn])
         known = {(trial.trial, trial.attempt) for trial in trials}
-        lines, torn = _split_lines(self.path / REQUESTS)
-        requests = [_parse(RequestRecord, line, f"{self.path / REQUESTS}:{i}") for i, line in enumerate(lines, 1)]
+        lines, torn = split_lines(self.path / REQUESTS)
+        requests = [parse_line(RequestRecord, line, f"{self.path / REQUESTS}:{i}") for i, line in enumerate(lines, 1)]
         counted = [(request.trial, request.attempt) in known for request in requests]
         if torn or not all(counted):
             orphans = [line for line, counts in zip(lines, counted, strict=True) if not counts]
             whole = [line for line, counts in zip(lines, counted, strict=True) if counts]
-            _set_aside(self.path / REQUESTS, whole, [*orphans, *([torn] if torn else [])])
+            set_aside(self.path / REQUESTS, whole, [*orphans, *([torn] if torn else [])])
         return Contents(trials, [request for request, counts in zip(requests, counted, strict=True) if counts])
 
     def append(self, trial: TrialRecord, requests: Sequence[RequestRecord]) -> None:
@@ -210,15 +211,19 @@ class ResultsFolder:
                 os.ftruncate(file.fileno(), end)  # takes no space: no torn line is left behind
             raise _not_stored(Path(os.fsdecode(file.name)), error) from error
 
-    def discard_unmeasured(self) -> None:
-        """Take back a folder in which nothing was measured because the input was wrong; else do nothing."""
-        if self.contents.trials:
+    def discard_unmeasured(self, *, keep_folder: bool) -> None:
+        """Take back what a new run wrote before it found that its input is wrong; after a trial, do nothing.
+
+        :param keep_folder: the folder was there before the run: it stays, empty as it was.
+        """
+        if self.contents.trials or _size(self.path / TRIALS):
             return
         for name in (SCENARIO, ENVIRONMENT, PLAN, TRIALS, REQUESTS):
             with contextlib.suppress(OSError):
                 (self.path / name).unlink()
-        with contextlib.suppress(OSError):
-            self.path.rmdir()  # stays if there is anything else in it
+        if not keep_folder:
+            with contextlib.suppress(OSError):
+                self.path.rmdir()  # stays if there is anything else in it
 
     def next_attempt(self, trial: int) -> int:
         """Attempt number of the next try of a trial."""
@@ -248,6 +253,13 @@ class ResultsFolder:
         return path
 
 
+def _size(path: Path) -> int:
+    try:
+        return path.stat().st_size
+    except FileNotFoundError:
+        return 0
+
+
 def _not_stored(path: Path, error: OSError) -> StorageError:
     full = error.errno in (errno.ENOSPC, errno.EDQUOT)
     return StorageError(
@@ -255,52 +267,6 @@ def _not_stored(path: Path, error: OSError) -> StorageError:
         where=str(path),
         hint=f"free some space, then go on with --resume {path.parent}; what was measured before is kept",
     )
-
-
-def _split_lines(path: Path) -> tuple[list[str], str]:
-    """Whole lines of a file, and what follows the last newline (or a last line that is no JSON)."""
-    if not path.exists():
-        return [], ""
-    text = path.read_bytes().decode("utf-8", errors="replace")
-    *lines, torn = text.split("\n")
-    if not torn and lines and not _is_json(lines[-1]):
-        torn = lines.pop()
-    return lines, torn
-
-
-def _is_json(line: str) -> bool:
-    try:
-        json.loads(line)
-    except ValueError:
-        return False
-    return True
-
-
-def _parse(kind: Any, line: str, where: str) -> Any:
-    try:
-        data = json.loads(line)
-    except ValueError as error:
-        raise ResultsError(
-            f"the line is damaged: {error}",
-            where=where,
-            hint="this is not what an interrupted run leaves: restore the file",
-        ) from error
-    return encoding.from_json(kind, data, where)
-
-
-def _set_aside(path: Path, whole: Sequence[str], torn: Sequence[str]) -> None:
-    """Move ``torn`` lines to ``<name>.torn``, then leave only ``whole`` ones."""
-    with path.with_name(path.name + ".torn").open("a", encoding="utf-8") as aside:
-        aside.writelines(line + "\n" for line in torn)
-        aside.flush()
-        os.fsync(aside.fileno())
-    kept = "".join(line + "\n" for line in whole).encode("utf-8")
-    if path.read_bytes().startswith(kept):
-        os.truncate(path, len(kept))
-        return
-    temporary = path.with_name(path.name + ".part")
-    temporary.write_bytes(kept)
-    os.replace(temporary, path)
 
 
 def read_json(path: Path) -> dict[str, Any]:

@@ -14,7 +14,7 @@ from specbench.errors import ResultsError
 from specbench.measure.analysis import RunContext, analyze_run
 from specbench.measure.clock import iso_utc
 from specbench.measure.environment import differences
-from specbench.measure.masking import mask, mask_all
+from specbench.measure.masking import mask_scenario
 from specbench.measure.results_folder import (
     ANALYSIS,
     ENVIRONMENT,
@@ -27,6 +27,7 @@ from specbench.measure.results_folder import (
 )
 from specbench.records import SCHEMA_VERSION, Analysis
 from specbench.scenario.planner import RunPlan
+from specbench.scenario.yaml12 import dump_yaml
 
 DEFAULT_PARENT = Path("results")
 
@@ -40,17 +41,16 @@ class RunIdentity:
     started: datetime
 
 
-def start_folder(
-    plan: RunPlan, scenario_yaml: str, environment: Mapping[str, Any], identity: RunIdentity, out: Path | None
-) -> Path:
-    """Create the folder of a new run and write what is known before anything is measured. Secrets are masked.
+def start_folder(plan: RunPlan, environment: Mapping[str, Any], identity: RunIdentity, out: Path | None) -> Path:
+    """Create the folder of a new run and write what is known before anything is measured.
 
+    :param plan: secrets in its scenario masked already, so that its hash is that of what is written.
     :raises ResultsError: it cannot be created or written.
     """
     name = folder_name(identity.name, plan.sha256, identity.started)
     path = create_folder(out, DEFAULT_PARENT, name)
     folder = ResultsFolder(path)
-    folder.write(SCENARIO, mask(scenario_yaml))
+    folder.write(SCENARIO, dump_yaml(mask_scenario(plan.scenario)))
     folder.write(ENVIRONMENT, encoding.dumps(environment, indent=2) + "\n")
     described = {
         "schema_version": SCHEMA_VERSION,
@@ -90,13 +90,49 @@ def require_same_run(path: Path, plan: RunPlan, environment: Mapping[str, Any]) 
             where=f"--resume {path}",
             hint=f"the scenario and flags that it began with: {found.get('command')}",
         )
-    changed = differences(read_json(path / ENVIRONMENT), environment)
+    _refuse(path, differences(read_json(path / ENVIRONMENT), environment))
+
+
+def _refuse(path: Path, changed: list[str]) -> None:
     if changed:
         raise ResultsError(
-            f"the run began elsewhere ({'; '.join(changed)}), so its figures would be of two machines",
+            f"the run began elsewhere ({'; '.join(changed)}), so its figures would be of two machines or builds",
             where=f"--resume {path}",
             hint="go on where it began, or start a new run",
         )
+
+
+def join(folder: ResultsFolder, environment: Mapping[str, Any], fingerprint: str) -> None:
+    """Check what is known once the engine is up, before anything is measured: threads, builds, weights.
+
+    ``environment.json`` is that of the first start; a later one is kept beside it as ``environment-2.json`` and so on.
+
+    :param environment: with what :func:`~specbench.measure.environment.describe_torch` says.
+    :param fingerprint: of the weights that were loaded.
+    :raises ResultsError: trials in the folder were measured with something else; names what differs.
+    :raises StorageError: it could not be written.
+    """
+    first = read_json(folder.path / ENVIRONMENT)
+    changed = differences(first, environment)
+    for found in (trial.subject.get("fingerprint") for trial in folder.contents.trials):
+        if found is not None and found != fingerprint:
+            changed.append(f"weights: {str(found)[:12]} -> {fingerprint[:12]}")
+            break
+    _refuse(folder.path, changed)
+    if "torch" not in first:  # this is the first start, or that one never got as far as an engine
+        name, described = ENVIRONMENT, {**first, "torch": environment["torch"]}
+    else:
+        name, described = _next_name(folder.path, ENVIRONMENT), dict(environment)
+    folder.write(name, encoding.dumps(described, indent=2) + "\n")
+
+
+def _next_name(path: Path, name: str) -> str:
+    """``environment-2.json``, or the first of its kind that is not taken."""
+    stem, suffix = Path(name).stem, Path(name).suffix
+    number = 2
+    while (path / f"{stem}-{number}{suffix}").exists():
+        number += 1
+    return f"{stem}-{number}{suffix}"
 
 
 def conclude(folder: ResultsFolder, plan: RunPlan) -> Analysis:
@@ -107,7 +143,7 @@ def conclude(folder: ResultsFolder, plan: RunPlan) -> Analysis:
     """
     found = read_json(folder.path / PLAN)
     context = RunContext(
-        scenario=mask_all(plan.scenario),
+        scenario=mask_scenario(plan.scenario),
         environment=read_json(folder.path / ENVIRONMENT),
         command=found.get("command"),
         plan_hash=plan.sha256,

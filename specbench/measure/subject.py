@@ -26,7 +26,8 @@ class Capabilities:
     :param steps: a record of every target step.
     :param token_ids: committed token ids, not only text.
     :param switchable: variants can be switched between steps.
-    :param device_time: when the device was busy.
+    :param device_time: when the device was busy. Kernels that the host enqueues one by one leave gaps between two
+        events that bracket them, so that eager launches on a GPU do not tell it.
     """
 
     steps: bool
@@ -104,11 +105,12 @@ class BuiltinSubject:
     :param description: what :meth:`describe` says beyond the engine's own configuration.
     """
 
-    capabilities = Capabilities(steps=True, token_ids=True, switchable=True, device_time=True)
-
     def __init__(
         self, engine: LLMEngine, recorder: RangeRecorder | None, description: dict[str, Any] | None = None
     ) -> None:
+        self.capabilities = Capabilities(
+            steps=True, token_ids=True, switchable=False, device_time=engine.device.torch_device.type == "cpu"
+        )
         self._engine = engine
         self._recorder = recorder
         self._description = description or {}
@@ -117,28 +119,35 @@ class BuiltinSubject:
     def build(
         cls, config: EngineConfig, tracer: Tracer, recorder: RangeRecorder | None
     ) -> tuple[BuiltinSubject, LoadedModel]:
-        """Load the model and build the engine; imports torch.
+        """Build the engine, which loads the model once memory is known to suffice; imports torch.
 
         :raises InputError: the model or the configuration cannot be used.
         """
-        import torch
-
         from specbench.engine.build import build_engine
-        from specbench.engine.models.loading import load_model
 
-        loaded = load_model(config.model, getattr(torch, config.dtype), torch.device(config.device))
+        engine = build_engine(config, tracer=tracer)
+        loaded = engine.loaded
         description = {
             "model": loaded.source,
             "weights": config.model.weights,
             "fingerprint": loaded.fingerprint,
             "num_parameters": loaded.num_parameters,
         }
-        return cls(build_engine(config, tracer=tracer, loaded=loaded), recorder, description), loaded
+        return cls(engine, recorder, description), loaded
 
     @property
     def engine(self) -> LLMEngine:
         """The engine itself, for profiling windows and checks."""
         return self._engine
+
+    @property
+    def num_threads(self) -> int:
+        """Threads of an operator where the device's programs run; not the caller's, which may have fewer."""
+        import torch
+
+        found: list[int] = []
+        self._engine.device.launch(lambda: found.append(torch.get_num_threads()), "synchronize").wait()
+        return found[0]
 
     @property
     def has_work(self) -> bool:
@@ -170,7 +179,8 @@ class BuiltinSubject:
         """See :class:`Subject`."""
         self._engine.synchronize()
         spans = self._recorder.drain() if self._recorder else []
-        return Telemetry(self._engine.drain_steps(), spans, self._engine.drain_busy())
+        busy = self._engine.drain_busy()  # even where it tells nothing: it is kept until somebody takes it
+        return Telemetry(self._engine.drain_steps(), spans, busy if self.capabilities.device_time else None)
 
     def close(self) -> None:
         """See :class:`Subject`."""

@@ -1,17 +1,18 @@
 """Figures from records: pure functions, so that everything after ``trials.jsonl`` re-runs without an engine.
 
-Definitions. A step owns the time from the output before it (or from the trial's origin) to its own output, so
-that the steps of a trial tile its wall time. The device is busy while it executes something (merged
-intervals). The host prepares while one of its ranges is open, ``wait_*`` ranges apart. Exposed is what it
-prepares while the device idles.
+Definitions. Steps are engine steps, those that only prefill included. A step owns the time from the output before it
+(or from the trial's origin) to its own output, so that the steps of a trial tile its wall time. The device is busy
+while it executes something (merged intervals). The host prepares while one of its ranges is open, ``wait_*`` ranges
+apart. Exposed is what it prepares while the device idles.
 """
 
 from __future__ import annotations
 
 import hashlib
 import struct
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -44,7 +45,7 @@ class StepTimes:
 class FullBatch:
     """Steps with every slot busy: ramp and tail are left out.
 
-    :param active: live requests summed over those steps; one that ended keeps its slot until the host knows.
+    :param active: live requests that had rows in them, summed over those steps.
     """
 
     steps: int
@@ -67,7 +68,7 @@ class FullBatch:
 
     @property
     def mean_active(self) -> float | None:
-        """Mean live requests a step."""
+        """Mean live requests that a step advanced."""
         return self.active / self.steps if self.steps else None
 
 
@@ -75,10 +76,11 @@ class FullBatch:
 class Acceptance:
     """Counts behind the acceptance figures, by draft position 1..K.
 
-    :param drafted: live requests that proposed a token at the position.
+    :param drafted: live requests that proposed a token at the position; ``accepted`` is never more.
     :param eligible: live requests whose earlier positions were all accepted: denominators of the conditional
         rate.
-    :param opened: live requests in the steps whose K reaches the position: denominators of the joint rate.
+    :param opened: live requests that had not ended before the position, in the steps whose K reaches it:
+        denominators of the joint rate.
     :param accepted: requests whose token at the position was accepted.
     """
 
@@ -151,11 +153,20 @@ def step_durations_ns(steps: StepTable) -> npt.NDArray[np.int64]:
 
 
 def full_batch(steps: StepTable, slots: int) -> FullBatch:
-    """Sum the steps that had a request in each of ``slots`` slots."""
+    """Sum the steps in which each of ``slots`` slots held a live request.
+
+    A request that had ended before the step (the host learned of it while the step ran) holds its slot for nothing; a
+    prompt that waits for rows holds it for good. The first fill is ramp: nothing counts before the first step in which
+    every slot generates, so the prefill of requests that replace others counts and that of the first ones does not.
+    """
     if len(steps) == 0:
         return FullBatch(0, 0, 0, 0)
     column = {name: np.asarray(steps.columns[name], dtype=np.int64) for name in _FULL_BATCH_COLUMNS}
-    full = column["num_context"] + column["num_generation"] >= slots
+    known = np.asarray(steps.columns.get("num_occupied", np.zeros(len(steps))), dtype=np.int64)
+    occupied = np.where(known > 0, known, column["num_context"] + column["num_generation"])
+    live = occupied - (column["num_generation"] - column["num_target_steps"])
+    past_ramp = np.cumsum(column["num_target_steps"] >= slots) > 0
+    full = past_ramp & (live >= slots)
     tokens = column["num_committed"] + column["num_first_tokens"]
     active = column["num_context"] + column["num_target_steps"]
     wall_ns = int(step_durations_ns(steps)[full].sum())
@@ -182,19 +193,26 @@ def count_acceptance(tables: Iterable[StepTable]) -> Acceptance:
         columns = steps.columns
         committed += sum(columns["num_committed"])
         target_steps += sum(columns["num_target_steps"])
-        for drafts, open_, accepts in zip(columns["drafted"], columns["eligible"], columns["accepted"], strict=True):
-            _add(drafted, drafts)
-            _add(eligible, open_)
-            _add(opened, [open_[0]] * len(open_) if open_ else [])
-            _add(accepted, accepts)
+        _sum_positions(drafted, columns["drafted"])
+        _sum_positions(eligible, columns["eligible"])
+        _sum_positions(accepted, columns["accepted"])
+        _sum_positions(opened, _opened(columns))
     return Acceptance(committed, target_steps, tuple(drafted), tuple(eligible), tuple(opened), tuple(accepted))
 
 
-def _add(sums: list[int], values: Sequence[int]) -> None:
+def _opened(columns: Mapping[str, Sequence[Any]]) -> list[Sequence[int]]:
+    """Denominators of the joint rate by step; where they were not recorded, the live requests at every position."""
+    eligible: Sequence[Sequence[int]] = columns["eligible"]
+    recorded: Sequence[Sequence[int]] = columns.get("opened") or [()] * len(eligible)
+    return [open_ or [*live[:1]] * len(live) for open_, live in zip(recorded, eligible, strict=True)]
+
+
+def _sum_positions(sums: list[int], steps: Iterable[Sequence[int]]) -> None:
     """Add position by position; ``sums`` grows to the longest K seen."""
-    sums.extend([0] * (len(values) - len(sums)))
-    for position, value in enumerate(values):
-        sums[position] += value
+    for values in steps:
+        sums.extend([0] * (len(values) - len(sums)))
+        for position, value in enumerate(values):
+            sums[position] += value
 
 
 def describe(values: Sequence[float]) -> Distribution | None:

@@ -10,7 +10,11 @@ from specbench.records import Analysis, Distribution, Gate, Point
 
 DEFINITIONS: tuple[tuple[str, str], ...] = (
     ("total", "committed tokens / wall time, from the first admission to the last commit"),
-    ("full batch", "the same over steps with every slot busy: ramp and tail left out"),
+    (
+        "full batch",
+        "the same over steps in which every slot holds a live request; left out are the first fill, until all of them "
+        "generate, and the tail",
+    ),
     ("per user", "full batch / concurrency"),
     ("TTFT", "from the moment a request may be admitted to its first token"),
     ("TPOT", "(E2E - TTFT) / (output tokens - 1)"),
@@ -21,13 +25,14 @@ DEFINITIONS: tuple[tuple[str, str], ...] = (
         "tokens a request and target step, bonus token included; each step weighs the same",
     ),
     ("conditional", "rate at a draft position where every position before it was accepted"),
-    ("joint", "rate at which a position and every one before it were accepted"),
-    ("step", "wall time / target steps = device + host exposed + other idle"),
+    ("joint", "rate at which a position and every one before it were accepted, requests that had ended left out"),
+    ("step", "wall time / engine steps, prefill included = device + host exposed + other idle"),
     ("device", "the device executes something (on the CPU: the worker, dispatch included)"),
     ("host exposed", "the host prepares while the device idles; host total is all of it, hidden or not"),
     ("other idle", "the rest: neither computes (waking up, the load generator)"),
 )
 NOT_MEASURED = "not measured"
+NO_SPLIT = "what the device executes is not known here: it needs captured steps or a profiler, so the step is not split"
 
 
 @dataclass(frozen=True)
@@ -287,7 +292,7 @@ def _step_table(point: Point) -> Table | None:
         ("host total, hidden or not", point.host_total_ms),
     ]
     shown = tuple((name, Quantity(value, decimals=3), _share(value, point.step_ms)) for name, value in rows)
-    return Table("Time per step", ("", "ms", "% of step"), shown)
+    return Table("Time per step", ("", "ms", "% of step"), shown, note=NO_SPLIT if point.device_ms is None else "")
 
 
 def _share(value: float | None, step_ms: float) -> Quantity:

@@ -185,7 +185,8 @@ class Engine(Section):
     )
     max_num_tokens: Tokens | None = Field(
         default=None,
-        description="token rows a step may carry, prompt chunks included; null: 512 on the CPU, 2048 on CUDA, more for big batches",
+        description="token rows a step may carry, prompt chunks included; null: 512 on the CPU, 2048 on CUDA, and more "
+        "where the batch needs it",
     )
     overlap: Literal["auto", "on", "off"] = Field(
         default="auto", description="launch step n + 1 before the host has seen step n; auto: on for cuda, off for cpu"

@@ -204,6 +204,126 @@ def test_another_machine_is_not_resumed(scenario: Path, capsys: pytest.CaptureFi
     assert "began elsewhere (python: 2.7 or" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("first", ["", "other"])
+def test_a_run_is_resumed_from_another_directory(
+    scenario: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, first: str
+) -> None:
+    """Whether the file of prompts stands beside the scenario or in the directory where the run began."""
+    (tmp_path / "other").mkdir()
+    (tmp_path / first / "asked.jsonl").write_text(json.dumps({"prompt": "one two three"}) + "\n")
+    text = SCENARIO.replace("kind: random_tokens", "kind: prompts, path: asked.jsonl").replace("isl: 24, ", "")
+    scenario.write_text(text.replace("num_requests: 6", "num_requests: 1"))
+    out = tmp_path / "run"
+    monkeypatch.chdir(tmp_path / first)
+    assert main(["run", str(scenario), "--out", str(out), "--set", "measure.repeats=2"]) == 0
+    plan = read(out, "plan.json")
+    (kept, _) = (out / "trials.jsonl").read_text().splitlines()
+    (out / "trials.jsonl").write_text(kept + "\n")  # as if the second had never been measured
+    (tmp_path / "away").mkdir()
+    monkeypatch.chdir(tmp_path / "away")
+    assert main(["run", "--resume", str(out)]) == 0
+    trials = read(out, "trials.jsonl")
+    assert [trial["trial"] for trial in trials] == [0, 1]
+    assert {trial["plan_hash"] for trial in trials} == {plan["plan_hash"]}
+    assert len({trial["tokens_sha256"] for trial in trials}) == 1
+    if not first:  # found beside the scenario from anywhere
+        assert main(["run", str(scenario), "--resume", str(out), "--set", "measure.repeats=2"]) == 0
+
+
+def forget_last_trial(folder: Path) -> None:
+    lines = (folder / "trials.jsonl").read_text().splitlines(keepends=True)
+    (folder / "trials.jsonl").write_text("".join(lines[:-1]))
+
+
+def test_later_starts_keep_their_environment_beside_the_first(scenario: Path) -> None:
+    assert main(["run", str(scenario), "--out", "run", "--set", "measure.repeats=2"]) == 0
+    first = Path("run/environment.json").read_bytes()
+    assert read(Path("run"), "environment.json")["torch"]["threads"] == 1
+    for name in ("environment-2.json", "environment-3.json"):
+        forget_last_trial(Path("run"))
+        assert main(["run", "--resume", "run"]) == 0
+        assert set(read(Path("run"), name)) == set(json.loads(first))
+    assert Path("run/environment.json").read_bytes() == first
+    assert main(["run", "--resume", "run"]) == 0  # nothing is left to do: no engine was built
+    assert not Path("run/environment-4.json").exists()
+
+
+@pytest.mark.parametrize(
+    ("name", "old", "new", "message"),
+    [
+        ("environment.json", '"threads": 1', '"threads": 3', "torch.threads: 3 -> 1"),
+        ("trials.jsonl", '"fingerprint":"', '"fingerprint":"0123', "weights: 0123"),
+    ],
+)
+def test_other_threads_or_weights_are_not_resumed(
+    scenario: Path, capsys: pytest.CaptureFixture[str], name: str, old: str, new: str, message: str
+) -> None:
+    assert main(["run", str(scenario), "--out", "run", "--set", "measure.repeats=2"]) == 0
+    forget_last_trial(Path("run"))
+    path = Path("run") / name
+    assert old in path.read_text()
+    path.write_text(path.read_text().replace(old, new))
+    before = {file.name: file.read_bytes() for file in Path("run").iterdir() if file.name != "requests.jsonl"}
+    assert main(["run", "--resume", "run"]) == 2
+    assert message in capsys.readouterr().err
+    after = {file.name: file.read_bytes() for file in Path("run").iterdir()}
+    assert {name: after[name] for name in before} == before  # what was measured is still there
+
+
+@pytest.mark.parametrize("there", [True, False])
+def test_a_wrong_input_takes_back_what_it_wrote_and_no_folder_of_others(scenario: Path, there: bool) -> None:
+    Path("long.jsonl").write_text(json.dumps({"prompt": "word " * 100}) + "\n")
+    text = SCENARIO.replace("kind: random_tokens", "kind: prompts, path: long.jsonl").replace("isl: 24, ", "")
+    scenario.write_text(text)
+    if there:
+        Path("run").mkdir()
+    assert main(["run", str(scenario), "--set", "engine.max_seq_len=64", "--out", "run"]) == 2
+    assert Path("run").exists() is there
+    assert not there or list(Path("run").iterdir()) == []
+
+
+def test_a_resumed_folder_is_never_taken_back(scenario: Path) -> None:
+    Path("asked.jsonl").write_text(json.dumps({"prompt": "word"}) + "\n")
+    text = SCENARIO.replace("kind: random_tokens", "kind: prompts, path: asked.jsonl").replace("isl: 24, ", "")
+    scenario.write_text(text.replace("num_requests: 6", "num_requests: 1"))
+    assert main(["run", str(scenario), "--out", "run"]) == 0
+    forget_last_trial(Path("run"))
+    Path("asked.jsonl").write_text("no JSON\n")
+    assert main(["run", "--resume", "run"]) == 2
+    assert {"scenario.yaml", "environment.json", "plan.json"} <= {path.name for path in Path("run").iterdir()}
+
+
+@pytest.mark.parametrize("is_broken", [True, False])
+def test_an_error_while_closing_does_not_hide_the_first(
+    scenario: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, is_broken: bool
+) -> None:
+    from specbench.errors import EngineError, StorageError
+    from specbench.measure.subject import BuiltinSubject
+    from specbench.profiling import ranges
+
+    def refuse(*_: Any) -> str:
+        raise StorageError("the trace could not be written")
+
+    def fail(_subject: Any) -> None:
+        raise EngineError("the step went wrong")
+
+    monkeypatch.setattr(ranges, "finish_tracer", refuse)
+    if is_broken:
+        monkeypatch.setattr(BuiltinSubject, "advance", fail)
+    assert main(["run", str(scenario), "--out", "run"]) == 4
+    last = [line for line in capsys.readouterr().err.splitlines() if line.startswith("error:")]
+    assert len(last) == 1
+    assert ("the step went wrong" if is_broken else "the trace could not be written") in last[0]
+
+
+def test_forced_acceptance_accepts_no_more_than_was_drafted(scenario: Path) -> None:
+    assert main(["run", str(scenario), "--out", "run", "--set", "acceptance={mode: forced, length: 2.5}"]) == 0
+    counts = read(Path("run"), "analysis.json")["points"][0]["acceptance_counts"]
+    assert sum(counts["accepted"]) > 0
+    for name in ("drafted", "eligible", "opened"):
+        assert all(a <= b for a, b in zip(counts["accepted"], counts[name], strict=True)), name
+
+
 def test_a_variant_keeps_its_name_when_resumed(scenario: Path) -> None:
     assert main(["run", str(scenario), "--variant", "drafter=none", "--out", "run"]) == 0
     assert main(["run", "--resume", "run"]) == 0
@@ -220,6 +340,11 @@ def test_secrets_do_not_reach_a_result(scenario: Path) -> None:
         assert "hunter2" not in path.read_text(), path
         assert "s3cr3t" not in path.read_text(), path
     assert "https://***@host/?token=***" in Path("run/plan.json").read_text()
+    assert "replaced by ***" in errors
+    forget_last_trial(Path("run"))
+    hashes = read(Path("run"), "analysis.json")["points"][0]["tokens_sha256"]
+    assert main(["run", "--resume", "run"]) == 0  # the folder alone says what was measured
+    assert read(Path("run"), "analysis.json")["points"][0]["tokens_sha256"] == hashes
 
 
 def wait_for(condition: Any, process: subprocess.Popen[str], seconds: float = 120.0) -> None:
@@ -253,19 +378,30 @@ def test_ctrl_c_keeps_what_was_measured_and_says_how_to_go_on(scenario: Path) ->
     assert trials[-1]["status"] in ("interrupted", "complete")  # a signal may fall between two trials
 
 
-def test_ctrl_c_in_a_long_trial_ends_within_a_step(scenario: Path) -> None:
-    process = start(scenario, "--set", "workload.num_requests=4000", "--out", "run")
-    assert process.stderr is not None
-    while "warm-up" not in process.stderr.readline():
-        pass
-    time.sleep(1.0)
-    sent = time.monotonic()
-    process.send_signal(signal.SIGTERM)
-    process.communicate(timeout=60)
-    assert process.returncode == 130
-    assert time.monotonic() - sent < 20  # it would have taken minutes
+@pytest.mark.parametrize("overlap", ["off", "on"])
+def test_a_signal_in_a_long_trial_ends_it_within_the_step(
+    scenario: Path, monkeypatch: pytest.MonkeyPatch, overlap: str
+) -> None:
+    from specbench.measure.subject import BuiltinSubject
+
+    real, steps = BuiltinSubject.advance, []
+
+    def advance(subject: BuiltinSubject) -> None:
+        steps.append(len(steps) + 1)
+        if len(steps) == 9:
+            os.kill(os.getpid(), signal.SIGTERM)
+        real(subject)
+
+    monkeypatch.setattr(BuiltinSubject, "advance", advance)
+    long = ["workload.num_requests=400", "measure.warmup_requests=0", f"engine.overlap={overlap}"]
+    assert main(["run", str(scenario), "--out", "run", *(word for key in long for word in ("--set", key))]) == 130
     (trial,) = read(Path("run"), "trials.jsonl")
     assert trial["status"] == "interrupted"
+    # The step in which the signal came is the last; under overlap, the output of the one launched in it is not waited
+    # for, and one more call empties the engine.
+    is_ahead = overlap == "on"
+    assert trial["steps"]["step"] == list(range(1, 9 if is_ahead else 10))
+    assert len(steps) == (10 if is_ahead else 9)
     assert trial["committed_tokens"] > 0
     assert read(Path("run"), "analysis.json")["points"][0]["output_tokens_per_s"] > 0
 

@@ -76,7 +76,7 @@ class FakeSubject:
         on_step: Callable[[int], None] | None = None,
         capabilities: Capabilities | None = None,
     ) -> None:
-        self.capabilities = capabilities or Capabilities(True, True, True, True)
+        self.capabilities = capabilities or Capabilities(True, True, False, True)
         self.clock = clock
         self.draft_len = draft_len
         self.per_step = per_step
@@ -89,6 +89,7 @@ class FakeSubject:
         self.spans: list[Span] = []
         self.busy: list[Span] = []
         self.idle_forever = False
+        self.occupied = 0
         self.closed = False
 
     @property
@@ -100,6 +101,7 @@ class FakeSubject:
             "name": "fake",
             "capabilities": asdict(self.capabilities),
             "engine": {"device": "cpu", "overlap": False},
+            "fingerprint": "f" * 64,
         }
 
     def submit(self, prompt_token_ids: Sequence[int], params: SamplingParams, request_id: str) -> FakeRequest:
@@ -113,6 +115,7 @@ class FakeSubject:
     def advance(self) -> None:
         self.num_steps += 1
         self.on_step(self.num_steps)
+        self.occupied = len(self.active)
         fresh = [request for request in self.active if not request.output_token_ids]
         running = [request for request in self.active if request.output_token_ids]
         start = self.clock.ns
@@ -154,6 +157,8 @@ class FakeSubject:
                 device_start_ns=device,
                 device_end_ns=output,
                 output_ns=output,
+                opened=tuple(len(kept) for _ in positions),
+                num_occupied=self.occupied,
             )
         )
 

@@ -42,9 +42,9 @@ def test_point_by_hand(tmp_path: Path) -> None:
     assert (point.steps, point.requests, point.committed_tokens) == (6, 3, 15)
     assert point.wall_s == wall_ns / 1e9
     assert point.output_tokens_per_s == pytest.approx(15 / wall_ns * 1e9)
-    # Full: the first three steps, of which the first has no update before it.
-    assert point.full_batch_steps == 3
-    assert point.full_batch_tokens_per_s == pytest.approx(10 / (3 * STEP_NS - 200_000) * 1e9)
+    # Full: the two generation steps of both; the first fill is ramp, c2 alone is tail.
+    assert point.full_batch_steps == 2
+    assert point.full_batch_tokens_per_s == pytest.approx(8 / (2 * STEP_NS) * 1e9)
     assert point.tokens_per_s_per_user == pytest.approx((point.full_batch_tokens_per_s or 0) / 2)
     assert point.mean_active_requests == 2.0
     assert point.acceptance_length == 2.0

@@ -78,8 +78,13 @@ def test_git_revision_and_dirty_flag(tmp_path: Path) -> None:
     assert found is not None
     assert len(found["revision"]) == 40
     assert found["dirty"] is False
-    (package / "__init__.py").write_text("changed")
-    assert (environment.describe_git(package) or {})["dirty"] is True
+    changes = []
+    for text in ("changed", "changed again"):
+        (package / "__init__.py").write_text(text)
+        changed = environment.describe_git(package) or {}
+        assert changed["dirty"] is True
+        changes.append(changed["changes_sha256"])
+    assert len(set(changes)) == 2
 
 
 def test_another_machine_is_noticed() -> None:
@@ -88,3 +93,32 @@ def test_another_machine_is_noticed() -> None:
     assert environment.differences(here, {**here, "load_average": [9, 9, 9]}) == []
     other = {**here, "packages": {**here["packages"], "torch": "1.0"}}
     assert environment.differences(here, other) == [f"packages.torch: {here['packages']['torch']} -> 1.0"]
+
+
+GPUS = [{"name": "A", "driver_version": "1", "power.limit": "300 W"}, {"name": "B", "driver_version": "1"}]
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"gpus": [GPUS[0], {**GPUS[1], "name": "C"}]}, "gpus.name: ['A', 'B'] -> ['A', 'C']"),
+        ({"gpus": [{**GPUS[0], "driver_version": "2"}, GPUS[1]]}, "gpus.driver_version: ['1', '1'] -> ['2', '1']"),
+        ({"git": {"revision": "b", "dirty": False}}, "git.revision: a -> b"),
+        ({"git": {"revision": "a", "dirty": True}}, "git.dirty: False -> True"),
+        ({"git": {"revision": "a", "dirty": False, "changes_sha256": "c"}}, "git.changes_sha256: None -> c"),
+        ({"torch": {"version": "2", "threads": 4}}, "torch.threads: 2 -> 4"),
+        ({"torch": {"version": "3", "threads": 2}}, "torch.version: 2 -> 3"),
+        ({"specbench": "9"}, "specbench: 1 -> 9"),
+        ({"python": "3.9"}, "python: 3.11 -> 3.9"),
+    ],
+)
+def test_what_makes_another_machine_or_build(change: dict[str, object], message: str) -> None:
+    here = {
+        "specbench": "1", "python": "3.11", "gpus": GPUS, "git": {"revision": "a", "dirty": False},
+        "torch": {"version": "2", "threads": 2},
+    }  # fmt: skip
+    assert environment.differences(here, {**here, **change}) == [message]
+    assert "gpus.name: ['A', 'B'] -> None" in environment.differences(here, {**here, "gpus": None})
+    slower = [{**GPUS[0], "power.limit": "200 W"}, GPUS[1]]
+    assert environment.differences(here, {**here, "gpus": slower}) == []
+    assert environment.differences(here, {key: here[key] for key in here if key != "torch"}) == []  # not known yet

@@ -74,7 +74,11 @@ def test_a_clean_run_passes_what_applies(clean: Measured) -> None:
         ("requests", lambda m: with_request(m, max_tokens=9), "warn", "engine.max_seq_len"),
         ("token counts", lambda m: with_trial(m, committed_tokens=149), "fail", "150 tokens by step, 149 by request"),
         ("token counts", lambda m: with_trial(m, subject={}), "n/a", "no steps"),
-        ("repeatable", lambda m: with_trial(m, tokens_sha256="other"), "warn", "different tokens"),
+        ("complete", lambda m: with_request(m, finish_reason="error"), "fail", "59 of 60 requests were sent, 59 ended"),
+        ("complete", lambda m: with_request(m, finish_reason="abort"), "fail", "60 of 60 requests were sent, 59 ended"),
+        ("complete", lambda m: Measured(m.trials, m.requests[1:]), "fail", "59 of 60 requests were sent, 59 ended"),
+        ("repeatable", lambda m: with_trial(m, tokens_sha256="other"), "fail", "trials 0 and 1 are equal but"),
+        ("repeatable", lambda m: with_trial(m, tokens_sha256="other", seed=8), "n/a", "no trial was repeated"),
         ("repeatable", lambda m: Measured(m.trials[:1], m.requests), "n/a", "no trial was repeated"),
         ("content", lambda m: with_trial(m, label="synthetic input"), "warn", "synthetic input"),
         ("repetition loops", lambda m: with_trial(m, label="forced acceptance"), "n/a", "forced"),
@@ -145,3 +149,13 @@ def test_captures_count_where_a_subject_tells_them(clean: Measured) -> None:
     names = ("capture and compile", "eager fallbacks", "prefix cache")
     assert [judge(measured, name).status for name in names] == ["pass", "warn", "pass"]
     assert judge(measured, "eager fallbacks").detail == "6 steps"
+
+
+@pytest.mark.parametrize("temperature", [None, 0.7])
+def test_equal_trials_with_different_tokens_make_the_run_invalid(clean: Measured, temperature: float | None) -> None:
+    # Sampled or greedy alike: a token's random number depends on the request's seed and its position alone.
+    subject = {**clean.trials[0].subject, "sampling": {"temperature": temperature}}
+    trials = [replace(trial, subject=subject) for trial in clean.trials]
+    other = Measured([trials[0], replace(trials[1], tokens_sha256="other")], clean.requests)
+    assert [gate.name for gate in judge_run(other) if gate.status == "fail"] == ["repeatable"]
+    assert [gate for gate in judge_run(Measured(trials, clean.requests)) if gate.status == "fail"] == []

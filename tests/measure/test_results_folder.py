@@ -177,3 +177,24 @@ def test_a_newer_schema_is_refused(tmp_path: Path) -> None:
     (tmp_path / "trials.jsonl").write_text(json.dumps({**line, "schema_version": 2}) + "\n")
     with pytest.raises(ResultsError, match="newer than this specbench"), ResultsFolder(tmp_path):
         pass
+
+
+@pytest.mark.parametrize("keep_folder", [True, False])
+def test_only_an_unmeasured_folder_is_taken_back(tmp_path: Path, keep_folder: bool) -> None:
+    empty, other, full = tmp_path / "empty", tmp_path / "other", tmp_path / "full"
+    with open_folder(empty) as folder:
+        folder.write("plan.json", "{}")
+        folder.discard_unmeasured(keep_folder=keep_folder)
+    assert empty.exists() is keep_folder
+    assert not keep_folder or list(empty.iterdir()) == []
+    with open_folder(other) as folder:
+        (other / "mine.txt").touch()
+        folder.discard_unmeasured(keep_folder=False)
+    assert [path.name for path in other.iterdir()] == ["mine.txt"]
+    with open_folder(full) as folder:
+        execute(make_run(folder))
+        folder.discard_unmeasured(keep_folder=keep_folder)
+    unread = ResultsFolder(full)  # never entered, so that it does not know its trials
+    unread.discard_unmeasured(keep_folder=keep_folder)
+    assert (full / "trials.jsonl").stat().st_size > 0
+    assert (full / "requests.jsonl").stat().st_size > 0

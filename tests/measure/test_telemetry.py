@@ -69,19 +69,44 @@ def test_no_device_times_is_none_not_zero() -> None:
 def test_full_batch_leaves_ramp_and_tail_out() -> None:
     steps = [
         step(100, num_context=1, num_generation=0, num_first_tokens=1, num_target_steps=0),  # ramp: one of two slots
+        # Still ramp: both slots are taken, and the second prompt of the first fill is computed.
         step(250, num_context=1, num_generation=1, num_first_tokens=1, num_committed=3, num_target_steps=1),
         step(400, num_committed=5),
-        step(500, num_committed=4, num_target_steps=1),  # one of two had ended: its slot is taken, it is not active
+        step(500, num_committed=4, num_target_steps=1),  # one of two had ended: its slot is taken for nothing
+        # A request took its place: its prefill counts.
+        step(800, num_context=1, num_generation=1, num_first_tokens=1, num_committed=2, num_target_steps=1),
+        step(850, num_committed=3),
         step(900, num_generation=1, num_committed=2, num_target_steps=1),  # tail
     ]
     full = telemetry.full_batch(StepTable.of(steps), slots=2)
-    assert (full.steps, full.tokens, full.wall_ns) == (3, 4 + 5 + 4, 150 + 150 + 100)
-    assert full.tokens_per_s == 13 / 400e-9
-    assert full.mean_active == (2 + 2 + 1) / 3
+    assert (full.steps, full.tokens, full.wall_ns) == (3, 5 + 3 + 3, 150 + 300 + 50)
+    assert full.tokens_per_s == 11 / 500e-9
+    assert full.mean_active == 2.0
+
+
+def test_a_prompt_that_waits_for_rows_keeps_its_slot_busy() -> None:
+    steps = [
+        step(100, num_occupied=2),
+        step(200, num_generation=1, num_target_steps=1, num_committed=3, num_occupied=2),  # no rows left for a prompt
+        step(300, num_generation=1, num_target_steps=1, num_committed=3, num_occupied=1),  # nobody waits: tail
+        step(400, num_target_steps=1, num_committed=3, num_occupied=2),  # one had ended
+    ]
+    full = telemetry.full_batch(StepTable.of(steps), slots=2)
+    assert (full.steps, full.tokens, full.wall_ns) == (2, 3, 200)
+    assert full.mean_active == (2 + 1) / 2
+
+
+def test_full_batch_of_a_file_without_occupied_slots() -> None:
+    table = StepTable.of([step(100, num_occupied=2), step(200, num_occupied=2)])
+    del table.columns["num_occupied"]
+    assert telemetry.full_batch(table, slots=2).steps == 2
+    assert table.rows()[0].num_occupied == 0
 
 
 def test_full_batch_without_such_steps_is_none() -> None:
-    full = telemetry.full_batch(StepTable.of([step(100, num_generation=1, num_committed=2)]), slots=2)
+    full = telemetry.full_batch(
+        StepTable.of([step(100, num_generation=1, num_target_steps=1, num_committed=2)]), slots=2
+    )
     assert (full.tokens_per_s, full.mean_active) == (None, None)
     assert telemetry.full_batch(StepTable({}), slots=2).tokens_per_s is None
 
@@ -99,6 +124,36 @@ def test_acceptance_by_position() -> None:
     # Positions 2 and 3 exist in the four requests of the first step alone.
     assert found.joint == [4 / 6, 2 / 4, 1 / 4]
     assert found.drafted == (6, 4, 3)
+    assert all(accepted <= drafted for accepted, drafted in zip(found.accepted, found.drafted, strict=True))
+
+
+def test_an_end_inside_a_draft_moves_no_rate() -> None:
+    # K = 3. One request accepts all three; the other ends with its first accepted token, so that positions 2 and 3
+    # were never open to it.
+    ended = step(
+        1, num_committed=4 + 1, draft_len=3, drafted=(2, 1, 1), eligible=(2, 1, 1), accepted=(2, 1, 1), opened=(2, 1, 1)
+    )
+    # One request rejects at position 2: position 3 was open, and was lost.
+    rejected = step(
+        2, num_generation=1, num_target_steps=1, num_committed=2, draft_len=3, drafted=(1, 1, 1), eligible=(1, 1, 0),
+        accepted=(1, 0, 0), opened=(1, 1, 1),
+    )  # fmt: skip
+    found = telemetry.count_acceptance([StepTable.of([ended, rejected])])
+    assert found.opened == (3, 2, 2)
+    assert found.joint == [3 / 3, 1 / 2, 1 / 2]
+    assert found.conditional == [3 / 3, 1 / 2, 1 / 1]
+    assert found.joint[2] == pytest.approx(found.conditional[0] * found.conditional[1] * found.conditional[2])  # type: ignore[operator]
+
+
+def test_joint_rate_of_steps_that_do_not_tell_what_was_open() -> None:
+    told = step(1, draft_len=2, drafted=(2, 2), eligible=(2, 1), accepted=(1, 1), opened=(2, 1))
+    silent = step(2, draft_len=2, drafted=(2, 2), eligible=(2, 1), accepted=(1, 1))
+    plain = step(3)
+    mixed = StepTable.of([told, silent, plain])
+    assert telemetry.count_acceptance([mixed]).opened == (4, 3)
+    del mixed.columns["opened"]
+    assert telemetry.count_acceptance([mixed]).opened == (4, 4)
+    assert mixed.rows()[0].opened == ()
 
 
 def test_acceptance_is_weighted_by_step_not_by_request() -> None:

@@ -1,4 +1,4 @@
-"""One row a point: stable columns, units in their names, an empty cell for what was not measured."""
+"""Points, one row each: stable columns, units in their names, an empty cell for what was not measured."""
 
 from __future__ import annotations
 
@@ -42,7 +42,10 @@ def flatten_point(point: Point) -> dict[str, Any]:
 
 
 def render(analysis: Analysis) -> str:
-    """The analysis as CSV text with a header line."""
+    """The points of the analysis as CSV text, a row each, under a header line.
+
+    Comparisons, gates, ranges and the environment are in the JSON alone.
+    """
     text = io.StringIO()
     writer = csv.DictWriter(text, columns(), lineterminator="\n")
     writer.writeheader()
