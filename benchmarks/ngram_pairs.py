@@ -124,6 +124,7 @@ def main() -> None:
     plain = resolve(load_scenario(args.scenario, args.set, variant=args.baseline))
     drafted = resolve(load_scenario(args.scenario, args.set))
     environment = describe_environment()
+    num_threads = drafted.engine.num_threads or torch.get_num_threads()
     loaded = load_model(plain.engine.model, getattr(torch, plain.engine.dtype), torch.device(plain.engine.device))
     arms = (build_arm(args.baseline, plain, loaded), build_arm(drafted.scenario.drafter.name, drafted, loaded))
     for arm in arms:
@@ -135,7 +136,8 @@ def main() -> None:
     printed = {key: value for key, value in figures.items() if key != "units"}
     print(json.dumps(printed, indent=2))
     if args.out:
-        report = {"figures": figures, "engine": asdict(drafted.engine), "environment": environment | describe_torch()}
+        environment["torch"] = describe_torch(num_threads)
+        report = {"figures": figures, "engine": asdict(drafted.engine), "environment": environment}
         args.out.write_text(json.dumps(report, indent=2, default=str) + "\n")
 
 

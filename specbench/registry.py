@@ -11,14 +11,14 @@ import importlib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache, cached_property
-from importlib.metadata import EntryPoints, entry_points
+from importlib.metadata import entry_points
 from typing import Any
 
 from specbench.errors import UnknownNameError
 
 
 @cache
-def _installed() -> EntryPoints:
+def _installed() -> Any:
     """Every entry point of this environment, read once: each look is a scan of all installed packages."""
     return entry_points()
 

@@ -250,7 +250,7 @@ def installed_entry_points(monkeypatch: pytest.MonkeyPatch) -> None:
         importlib.metadata.EntryPoint("mine", "my_package.drafter:MyDrafter", "specbench.drafters"),
         importlib.metadata.EntryPoint("ngram", "my_package.drafter:Other", "specbench.drafters"),
     ]
-    monkeypatch.setattr(registry, "entry_points", lambda group: [p for p in points if p.group == group])
+    monkeypatch.setattr(registry, "_installed", lambda: importlib.metadata.EntryPoints(points))
 
 
 @pytest.mark.usefixtures("installed_entry_points")
