@@ -20,6 +20,7 @@ from specbench.engine.config import DrafterSpec
 from specbench.engine.models.base import CausalLM
 from specbench.engine.sampling.params import SamplingParams
 from specbench.errors import CapacityError, InputError, NonFiniteLogitsError, PromptTooLongError
+from specbench.measure.telemetry import hash_tokens
 from specbench.records import StepRecord
 
 GREEDY = SamplingParams(max_tokens=40, ignore_eos=True)
@@ -51,8 +52,12 @@ def assert_same(expected: Outcome, found: Outcome, allowed: int = 1) -> None:
 def test_speculative_greedy_equals_plain_greedy(draft_len: int, batch: int) -> None:
     base = tiny_config(max_batch_size=batch, num_blocks=20 * batch)
     plain = run(base, prompts(16), GREEDY)
-    speculative = run(replace(base, drafter=ngram(draft_len)), prompts(16), GREEDY)
+    # Prompts in pieces, and a pool that holds a few of the sequences at once.
+    tight = replace(base, drafter=ngram(draft_len), max_num_tokens=batch * (draft_len + 1) + 7, num_blocks=21 + batch)
+    speculative = run(tight, prompts(16), GREEDY)
     assert_same(plain, speculative)
+    assert speculative.num_preemptions > 0 or batch == 1
+    assert len({step.num_context_tokens for step in speculative.steps if isinstance(step, StepRecord)}) > 2
     accepted = sum(sum(step.accepted) for step in speculative.steps if isinstance(step, StepRecord))
     assert accepted > 0, "nothing was accepted, so nothing was tested"
 
@@ -98,17 +103,21 @@ def test_seeds_matter() -> None:
     assert first.outputs != second.outputs
 
 
-def test_equal_runs_are_equal_in_one_process_and_across_processes() -> None:
+@pytest.mark.parametrize("overlap", [False, True])
+def test_equal_runs_are_equal_in_one_process_and_across_processes(overlap: bool) -> None:
+    """With a slot for each request the steps have equal shapes with overlap on and off, so the bits are equal too."""
     program = (
-        "from engine_driver import *; from test_engine_tokens import *;"
-        "print(run(tiny_config(drafter=ngram(3)), prompts(6), differing(6)).outputs)"
+        "from engine_driver import *; from test_engine_tokens import *; from specbench.measure.telemetry import *;"
+        f"config = tiny_config(drafter=ngram(3), overlap={not overlap}, max_batch_size=6, num_blocks=120);"
+        "print(hash_tokens(run(config, prompts(6), differing(6)).outputs))"
     )
-    here = [run(tiny_config(drafter=ngram(3)), prompts(6), differing(6)).outputs for _ in range(2)]
+    config = tiny_config(drafter=ngram(3), overlap=overlap, max_batch_size=6, num_blocks=120)
+    here = [hash_tokens(run(config, prompts(6), differing(6)).outputs) for _ in range(2)]
     paths = [__file__.rpartition("/")[0], *sys.path]
     code = f"import sys; sys.path[:0] = {paths!r}; import torch; torch.set_num_threads(1); {program}"
     other = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert here[0] == here[1]
-    assert other.stdout.strip() == str(here[0])
+    assert other.stdout.strip() == here[0]
 
 
 @pytest.mark.parametrize("overlap", [False, True])

@@ -80,7 +80,7 @@ def test_every_token_is_the_argmax_of_transformers(greedy: Outcome, reference: A
     assert sum(len(output) for output in greedy.outputs) > NUM_PROMPTS * NUM_TOKENS // 2
 
 
-@pytest.mark.parametrize("count", [2, pytest.param(len(QUESTIONS), marks=pytest.mark.slow)])
+@pytest.mark.parametrize("count", [NUM_PROMPTS, pytest.param(len(QUESTIONS), marks=pytest.mark.slow)])
 def test_greedy_tokens_equal_transformers_generate(
     count: int, loaded: LoadedModel, greedy: Outcome, reference: Any
 ) -> None:
