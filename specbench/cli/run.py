@@ -128,11 +128,10 @@ def show(analysis: Analysis, path: Path, options: Options) -> None:
         sys.stdout.write(json_format.render(analysis))
         say(f"results: {path}")
         return
-    from rich.console import Console
-
+    from specbench.cli.tables import open_console
     from specbench.report.console import print_report
     from specbench.report.report import build_report
 
-    console = Console(highlight=False)
+    console = open_console()
     print_report(build_report(analysis), console)
     console.print(f"\nresults: {path}", markup=False, soft_wrap=True)

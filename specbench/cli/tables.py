@@ -5,8 +5,12 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+if TYPE_CHECKING:
+    from rich.console import Console
+
+NARROWEST = 80
 STYLES = {"ok": "green", "warn": "yellow", "missing": "red"}
 """Colours of status words on a terminal."""
 
@@ -28,7 +32,6 @@ def print_table(headers: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
 
 def _print_rich(headers: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
     from rich import box
-    from rich.console import Console
     from rich.table import Table
     from rich.text import Text
 
@@ -38,4 +41,21 @@ def _print_rich(headers: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
         table.add_column(header, overflow="fold", no_wrap=column == 0)
     for row in rows:
         table.add_row(*(Text(cell, style=STYLES.get(cell, "")) for cell in row))
-    Console().print(table)
+    open_console().print(table)
+
+
+def open_console() -> Console:
+    """A console on stdout for tables. Imports rich.
+
+    It is 80 columns wide at least: in less, rich would cut digits off without a sign, and a wrapped line is only ugly.
+    A closed pipe is left to ``app.main``, where rich would end the process with a code of its own.
+    """
+    from rich.console import Console
+
+    class TableConsole(Console):
+        def on_broken_pipe(self) -> None:
+            raise BrokenPipeError
+
+    console = TableConsole(highlight=False)
+    console.width = max(console.width, NARROWEST)
+    return console

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -37,3 +39,22 @@ def test_the_plain_variant_runs_without_speculation(scenario: str, tmp_path: Pat
     (point,) = json.loads((tmp_path / "out" / "analysis.json").read_text())["points"]
     assert point["variant"] == "plain"
     assert point["acceptance_length"] == 1.0
+
+
+def test_a_narrow_terminal_keeps_every_digit(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "40")
+    assert run(ROOT / "scenarios" / "random_tokens.yaml", tmp_path / "out") == 0
+    printed = capsys.readouterr().out
+    header = next(line for line in printed.splitlines() if line.startswith("Latency"))
+    assert header.split()[-5:] == ["mean", "p50", "p90", "p95", "p99"]
+
+
+def test_a_closed_pipe_is_no_error(tmp_path: Path) -> None:
+    small = " ".join(f"--set {change}" for change in SMALL)
+    command = f"{sys.executable} -m specbench run scenarios/random_tokens.yaml {small} --out {tmp_path}/out"
+    shell = f"set -o pipefail; {command} 2>/dev/null | head -1; exit ${{PIPESTATUS[0]}}"
+    done = subprocess.run(["bash", "-c", shell], cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / "out" / "report.md").is_file()
