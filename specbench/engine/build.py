@@ -65,15 +65,13 @@ def _assemble(config: EngineConfig, device: Device, tracer: Tracer, loaded: Load
 def _build_attention(
     config: EngineConfig, model_config: ModelConfig, device: Device, dtype: torch.dtype
 ) -> AttentionOperator:
-    size = config.num_blocks * config.tokens_per_block * model_config.kv_bytes_per_token(dtype.itemsize)
-    available = device.memory_bytes()
-    if size > available:
-        raise CapacityError(
-            f"a KV cache of {config.num_blocks} blocks takes {size / 2**30:.2f} GiB, "
-            f"{available / 2**30:.2f} GiB are free",
-            where="engine.num_blocks",
-            hint="lower workload.concurrency, engine.max_seq_len or engine.kv_cache",
-        )
+    _require_memory(
+        device,
+        config.num_blocks * config.tokens_per_block * model_config.kv_bytes_per_token(dtype.itemsize),
+        f"a KV cache of {config.num_blocks} blocks takes",
+        where="engine.num_blocks",
+        hint="lower workload.concurrency, engine.max_seq_len or engine.kv_cache",
+    )
     cache = KVCache(
         num_layers=model_config.num_layers,
         num_blocks=config.num_blocks,
@@ -90,14 +88,20 @@ def _build_attention(
 
 
 def _check_weights(config: EngineConfig, device: Device, dtype: torch.dtype) -> None:
-    size = resolve_model_config(config.model).num_parameters * dtype.itemsize
+    _require_memory(
+        device,
+        resolve_model_config(config.model).num_parameters * dtype.itemsize,
+        f"the weights as {config.dtype} take",
+        where="model",
+        hint="choose a smaller model, or engine.dtype=bfloat16",
+    )
+
+
+def _require_memory(device: Device, size: int, what: str, *, where: str, hint: str) -> None:
     available = device.memory_bytes()
     if size > available:
-        raise CapacityError(
-            f"the weights take {size / 2**30:.2f} GiB as {config.dtype}, {available / 2**30:.2f} GiB are free",
-            where="model",
-            hint="choose a smaller model, or engine.dtype=bfloat16",
-        )
+        message = f"{what} {size / 2**30:.2f} GiB, {available / 2**30:.2f} GiB are free"
+        raise CapacityError(message, where=where, hint=hint)
 
 
 def _check_rows(config: EngineConfig) -> None:

@@ -59,6 +59,11 @@ class ForwardBatch:
     max_num_tokens: int
 
     @property
+    def context_lens(self) -> list[int]:
+        """Token rows of each chunk."""
+        return [chunk.num_tokens for chunk in self.context]
+
+    @property
     def num_generation(self) -> int:
         """Generation requests in the step."""
         return int(self.generation_slots.shape[0])

@@ -133,11 +133,6 @@ class LLMEngine:
         return self._scheduler.has_work or self._in_flight is not None
 
     @property
-    def num_running(self) -> int:
-        """Requests that hold a slot."""
-        return len(self._scheduler.running)
-
-    @property
     def num_preemptions(self) -> int:
         """Preemptions since the engine was built."""
         return self._scheduler.num_preemptions

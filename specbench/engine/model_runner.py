@@ -127,10 +127,8 @@ class ModelRunner:
         return program
 
     def _write_context(self, batch: ForwardBatch, token_ids: Tensor) -> None:
-        start = 0
-        for chunk in batch.context:
-            self.state.write_context(chunk, token_ids[start : start + chunk.num_tokens])
-            start += chunk.num_tokens
+        for chunk, chunk_token_ids in zip(batch.context, token_ids.split_with_sizes(batch.context_lens), strict=True):
+            self.state.write_context(chunk, chunk_token_ids)
 
     def _gather_rows(self, batch: ForwardBatch, context_token_ids: Tensor, slots: Tensor) -> _StepRows:
         state, device = self.state, self._device.torch_device
@@ -163,7 +161,7 @@ class ModelRunner:
     def _attention_metadata(self, batch: ForwardBatch, rows: _StepRows, block_table: Tensor) -> AttentionMetadata:
         return AttentionMetadata(
             num_context=len(batch.context),
-            context_query_lens=[chunk.num_tokens for chunk in batch.context],
+            context_query_lens=batch.context_lens,
             context_kv_lens=[chunk.end for chunk in batch.context],
             num_generation=batch.num_generation,
             rows_per_generation=batch.draft_len + 1,
@@ -176,11 +174,8 @@ class ModelRunner:
     @staticmethod
     def _check_chunks(batch: ForwardBatch, hidden: Tensor) -> list[Tensor]:
         """Whether each chunk's rows are finite, [] each: what they leave in the cache is read by every later step."""
-        finite, start = [], 0
-        for chunk in batch.context:
-            finite.append(hidden[start : start + chunk.num_tokens].isfinite().all())
-            start += chunk.num_tokens
-        return finite
+        chunks = hidden[: batch.num_context_tokens].split_with_sizes(batch.context_lens)
+        return [chunk.isfinite().all() for chunk in chunks]
 
     def _sample_and_accept(
         self,
