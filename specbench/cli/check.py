@@ -15,7 +15,8 @@ from specbench.scenario.estimate import count_requests
 from specbench.scenario.loader import load_scenario, load_variants
 from specbench.scenario.machine import available_memory_bytes
 from specbench.scenario.memory import block_bytes
-from specbench.scenario.planner import BASE, RunPlan, plan_run
+from specbench.scenario.plan import RunPlan
+from specbench.scenario.planner import BASE, plan_run
 from specbench.scenario.resolve import ResolvedScenario, longest, model_spec, resolve, workload_settings
 from specbench.scenario.schema import json_schema
 from specbench.scenario.units import format_bytes

@@ -12,7 +12,7 @@ from specbench.measure.environment import describe_torch
 from specbench.measure.interruption import StopSignal
 from specbench.measure.results_folder import ResultsFolder
 from specbench.measure.session import join
-from specbench.scenario.planner import RunPlan
+from specbench.scenario.plan import RunPlan
 from specbench.scenario.resolve import ResolvedScenario
 from specbench.scenario.units import parse_duration
 

@@ -13,7 +13,8 @@ from specbench.measure.results_folder import SCENARIO
 from specbench.measure.session import read_plan
 from specbench.registry import PRESETS
 from specbench.scenario.loader import load_scenario
-from specbench.scenario.planner import BASE, RunPlan, plan_run
+from specbench.scenario.plan import RunPlan
+from specbench.scenario.planner import BASE, plan_run
 from specbench.scenario.resolve import ResolvedScenario, resolve
 
 

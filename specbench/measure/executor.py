@@ -16,7 +16,7 @@ from specbench.measure.results_folder import ResultsFolder
 from specbench.measure.subject import Subject
 from specbench.measure.telemetry import count_acceptance
 from specbench.records import Evidence, RequestRecord, TrialRecord, WarmUp
-from specbench.scenario.planner import PlanPoint, RunPlan, Trial
+from specbench.scenario.plan import PlanPoint, RunPlan, Trial
 
 
 @dataclass(frozen=True)

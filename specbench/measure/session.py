@@ -26,7 +26,7 @@ from specbench.measure.results_folder import (
     read_json,
 )
 from specbench.records import SCHEMA_VERSION, Analysis
-from specbench.scenario.planner import RunPlan
+from specbench.scenario.plan import RunPlan
 from specbench.scenario.yaml12 import dump_yaml
 
 DEFAULT_PARENT = Path("results")

@@ -40,7 +40,7 @@ def load_results(path: str | Path) -> Results:
     analysis = encoding.from_json(Analysis, _read_object(file), str(file))
     return Results(
         points=pd.DataFrame([flatten_point(point) for point in analysis.points]),
-        comparisons=pd.json_normalize(analysis.comparisons),
+        comparisons=pd.json_normalize([encoding.to_json(item) for item in analysis.comparisons]),
         trials=_frame(folder / "trials.jsonl", NESTED),
         requests=_frame(folder / "requests.jsonl", ()),
         analysis=analysis,

@@ -17,7 +17,7 @@ from specbench.measure.interruption import StopSignal
 from specbench.measure.results_folder import ResultsFolder
 from specbench.measure.subject import Capabilities, Telemetry
 from specbench.records import StepRecord
-from specbench.scenario.planner import PlanPoint, RunPlan, Trial
+from specbench.scenario.plan import PlanPoint, RunPlan, Trial
 
 US, MS = 1_000, 1_000_000
 SCHEDULE_NS, LAUNCH_NS, DEVICE_NS, UPDATE_NS = 100 * US, 50 * US, 1 * MS, 200 * US

@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 
 from specbench.engine.models.presets import SMOLLM2_135M
-from specbench.scenario.planner import BASE, PlanPoint, RunPlan, Trial, plan_run
+from specbench.scenario.plan import PlanPoint, RunPlan, Trial
+from specbench.scenario.planner import BASE, plan_run
 from specbench.scenario.resolve import resolve
 from specbench.scenario.schema import Scenario
 

@@ -1,8 +1,4 @@
-"""Frozen result types that every layer above shares. No torch here.
-
-:mod:`specbench.encoding` turns them into plain dictionaries and back. A value that was not measured is
-``None`` (JSON ``null``), never 0 or NaN.
-"""
+"""What one measured window leaves: its steps, ranges, requests and evidence. A line of ``trials.jsonl`` each."""
 
 from __future__ import annotations
 
@@ -103,41 +99,6 @@ class RangeTimes:
 
 
 @dataclass(frozen=True)
-class Distribution:
-    """Mean and percentiles (linear interpolation between order statistics)."""
-
-    mean: float
-    p50: float
-    p90: float
-    p95: float
-    p99: float
-
-
-@dataclass(frozen=True)
-class RangeStats:
-    """Durations of one named range in microseconds."""
-
-    calls: int
-    mean_us: float
-    p50_us: float
-    p99_us: float
-
-
-@dataclass(frozen=True)
-class Gate:
-    """One check of what could spoil the figures.
-
-    :param status: ``pass``, ``warn``, ``fail`` (the figures may not be used) or ``n/a`` (cannot be seen,
-        or does not apply).
-    :param detail: the figure it was judged by, in words.
-    """
-
-    name: str
-    status: str
-    detail: str
-
-
-@dataclass(frozen=True)
 class RequestRecord:
     """One request of one trial: a line of ``requests.jsonl``. Times are milliseconds.
 
@@ -212,6 +173,42 @@ class WarmUp:
 
 
 @dataclass(frozen=True)
+class Period:
+    """A stretch of steps that ran in one arm of a mirrored pass. Times are nanoseconds since the trial's origin.
+
+    :param arm: ``A`` (the baseline) or ``B``.
+    :param quad: number of the quad within the segment, 0 first; a quad is four periods, ``ABBA`` or ``BAAB``.
+    :param first_step: index into the trial's step table of the first timed step; ``num_steps`` are timed.
+    :param num_guard_steps: steps run just before, after the switch, and in no figure.
+    :param start_ns: the device was idle, the timed steps began; ``end_ns`` it was idle again.
+    """
+
+    arm: str
+    quad: int
+    first_step: int
+    num_steps: int
+    num_guard_steps: int
+    start_ns: int
+    end_ns: int
+
+
+@dataclass(frozen=True)
+class Divergence:
+    """Where the two arms' outputs first differ, in workload order.
+
+    :param position: index among the request's output tokens; the ids are None where an output ended there.
+    :param margin: logit of the baseline's token minus that of the candidate's, in a float32 forward of the same
+        weights over the common prefix; None where it was not computed.
+    """
+
+    request_id: str
+    position: int
+    baseline_token_id: int | None
+    candidate_token_id: int | None
+    margin: float | None = None
+
+
+@dataclass(frozen=True)
 class TrialRecord:
     """One measured window: a line of ``trials.jsonl``. All figures are computed from these lines alone.
 
@@ -221,12 +218,19 @@ class TrialRecord:
 
     :param point: index of the plan's point; ``axes`` names its coordinates (concurrency, draft_len, ...).
     :param pass_: pass of a mirrored segment, 0 elsewhere; ``mask`` says which arm each period ran.
-    :param status: ``complete``, ``interrupted`` (by the user), ``timeout`` (by ``measure.timeout``).
+    :param status: ``complete``, ``interrupted`` (by the user), ``timeout`` (by ``measure.timeout``) or ``failed``.
     :param subject: what was measured, as the subject describes itself, ``capabilities`` included.
     :param label: ``natural``, ``synthetic input`` or ``forced acceptance``.
     :param wall_ns: from the first admission (the origin) to the last commit.
     :param device_busy: merged intervals in which the device executed something; None where it cannot be seen.
     :param planned_requests: requests of the workload; fewer lines than that means that the trial was cut.
+    :param comparison: index of the plan's comparison, None outside ``ab``; ``arm`` is ``A`` (the baseline) or
+        ``B``, None for a mirrored pass, which runs both.
+    :param process: number of the fresh process; ``unit`` the unit of a run in a ``runs`` design.
+    :param periods: of a mirrored pass, in order.
+    :param divergence: of the block whose last trial this is, None where both arms' tokens are equal.
+    :param injected: known defect put into an arm on purpose, by ``selftest`` and tests.
+    :param error: why the point failed (status ``failed``).
     """
 
     schema_version: int = field(default=SCHEMA_VERSION, kw_only=True)
@@ -255,86 +259,33 @@ class TrialRecord:
     evidence: Evidence
     warmup: WarmUp | None = None
     plan_hash: str | None = None
+    comparison: int | None = None
+    arm: str | None = None
+    process: int = 0
+    unit: int | None = None
+    periods: list[Period] = field(default_factory=list)
+    divergence: Divergence | None = None
+    injected: dict[str, Any] | None = None
+    error: str | None = None
 
 
 @dataclass(frozen=True)
-class Point:
-    """The figures of one configuration. Definitions are in :data:`specbench.report.report.DEFINITIONS`.
+class LookRecord:
+    """One look at a comparison while it ran: a line of ``looks.jsonl``. Log points; None was not computed.
 
-    :param isl: input length in tokens, None when prompts have their own; ``mean_isl`` is what was measured.
-    :param acceptance_counts: ``{drafted, eligible, opened, accepted}`` by draft position, behind the rates.
+    :param units: units (processes, where there are several) seen at this look; ``look`` counts from 1.
+    :param is_last: the comparison ends here whatever is seen: all alpha left was spent.
+    :param settled: the verdict needs no more units, so that the comparison stopped.
+    :param reason: ``planned``, or ``budget`` where time was over before the plan was.
     """
 
-    point: int
-    variant: str
-    model: str
-    drafter: str
-    acceptance: str
-    workload: str
-    concurrency: int
-    draft_len: int
-    isl: int | None
-    osl: int | None
-    status: str
-    trials: int
-    requests: int
-    failed_requests: int
-    steps: int
-    committed_tokens: int
-    prompt_tokens: int
-    wall_s: float
-    mean_isl: float | None = None
-    mean_osl: float | None = None
-    output_tokens_per_s: float | None = None
-    full_batch_tokens_per_s: float | None = None
-    full_batch_steps: int = 0
-    mean_active_requests: float | None = None
-    tokens_per_s_per_user: float | None = None
-    requests_per_s: float | None = None
-    acceptance_length: float | None = None
-    conditional_acceptance: list[float | None] = field(default_factory=list)
-    joint_acceptance: list[float | None] = field(default_factory=list)
-    acceptance_counts: dict[str, list[int]] = field(default_factory=dict)
-    ttft_ms: Distribution | None = None
-    tpot_ms: Distribution | None = None
-    itl_ms: Distribution | None = None
-    e2e_ms: Distribution | None = None
-    step_ms: float | None = None
-    device_ms: float | None = None
-    host_total_ms: float | None = None
-    host_exposed_ms: float | None = None
-    other_idle_ms: float | None = None
-    ranges: dict[str, RangeStats] = field(default_factory=dict)
-    tokens_sha256: str | None = None
-
-
-@dataclass(frozen=True)
-class Analysis:
-    """``analysis.json``: what every format and ``compare`` reads.
-
-    :param kind: ``run``, ``sweep`` or ``ab``.
-    :param label: ``natural``, ``synthetic input`` or ``forced acceptance``; on every report.
-    :param scenario: as resolved; ``environment`` as measured on.
-    """
-
-    schema_version: int = field(default=SCHEMA_VERSION, kw_only=True)
-    kind: str
-    label: str
-    scenario: dict[str, Any]
-    environment: dict[str, Any]
-    points: list[Point]
-    gates: list[Gate]
-    comparisons: list[dict[str, Any]] = field(default_factory=list)
-    pooled: dict[str, Any] | None = None
-    status: str = "complete"
-    subject: dict[str, Any] = field(default_factory=dict)
-    warmup: WarmUp | None = None
-    command: str | None = None
-    plan_hash: str | None = None
-    started_utc: str | None = None
-    specbench_version: str | None = None
-
-    @property
-    def is_valid(self) -> bool:
-        """False when a gate says that the figures may not be used."""
-        return all(gate.status != "fail" for gate in self.gates)
+    comparison: int
+    look: int
+    units: int
+    is_last: bool
+    verdict: str
+    mean: float
+    low: float | None
+    high: float | None
+    settled: bool
+    reason: str = "planned"

@@ -1,0 +1,53 @@
+"""Frozen result types that every layer above shares. No torch here.
+
+:mod:`specbench.encoding` turns them into plain dictionaries and back. A value that was not measured is
+``None`` (JSON ``null``), never 0 or NaN.
+"""
+
+from __future__ import annotations
+
+from specbench.records.analysis import Analysis, Distribution, Point, RangeStats
+from specbench.records.comparison import INVALID, Comparison, Difference, Effect, Gate, Pooled, RangeEffect, Unit
+from specbench.records.trial import (
+    SCHEMA_VERSION,
+    STEP_COUNTS_BY_POSITION,
+    STEP_TIMES,
+    Divergence,
+    Evidence,
+    LookRecord,
+    Period,
+    RangeTimes,
+    RequestRecord,
+    StepRecord,
+    StepTable,
+    TrialRecord,
+    WarmUp,
+)
+
+__all__ = [
+    "INVALID",
+    "SCHEMA_VERSION",
+    "STEP_COUNTS_BY_POSITION",
+    "STEP_TIMES",
+    "Analysis",
+    "Comparison",
+    "Difference",
+    "Distribution",
+    "Divergence",
+    "Effect",
+    "Evidence",
+    "Gate",
+    "LookRecord",
+    "Period",
+    "Point",
+    "Pooled",
+    "RangeEffect",
+    "RangeStats",
+    "RangeTimes",
+    "RequestRecord",
+    "StepRecord",
+    "StepTable",
+    "TrialRecord",
+    "Unit",
+    "WarmUp",
+]
