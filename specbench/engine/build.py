@@ -17,29 +17,50 @@ from specbench.engine.model_runner import ModelRunner
 from specbench.engine.models.checkpoint import resolve_model_config
 from specbench.engine.models.config import ModelConfig
 from specbench.engine.models.loading import LoadedModel, load_model
-from specbench.engine.optimizations.base import build_choice
+from specbench.engine.optimizations.base import SamplingParamsFill, Switch, build_switch
 from specbench.engine.sampling.acceptance import build_acceptance
 from specbench.engine.scheduler import Scheduler
 from specbench.errors import CapacityError, InputError
 
 
-def build_engine(config: EngineConfig, *, tracer: Tracer | None = None, loaded: LoadedModel | None = None) -> LLMEngine:
+def build_engine(
+    config: EngineConfig,
+    *,
+    tracer: Tracer | None = None,
+    loaded: LoadedModel | None = None,
+    device: Device | None = None,
+) -> LLMEngine:
     """Load the model and return an engine that is ready to step.
 
     :param loaded: a model that is in memory already, to share weights between engines; must be on the device.
+    :param device: an open device that others use too: ``config.device`` and ``config.num_threads`` are not looked at,
+        and :meth:`LLMEngine.shutdown` leaves it open. Its ranges go to the tracer it was opened with.
     :raises CapacityError: weights or KV cache do not fit in memory.
     :raises InputError: a name no registry has, or a configuration the model cannot serve.
     """
     tracer = tracer or NullTracer()
-    device: Device = registry.DEVICES.load(config.device, where="engine.device")(tracer, config.num_threads)
+    if device is not None:
+        return _assemble(config, device, tracer, loaded, owns_device=False)
+    device = open_device(config, tracer)
     try:
-        return _assemble(config, device, tracer, loaded)
+        return _assemble(config, device, tracer, loaded, owns_device=True)
     except BaseException:
         device.close()
         raise
 
 
-def _assemble(config: EngineConfig, device: Device, tracer: Tracer, loaded: LoadedModel | None) -> LLMEngine:
+def open_device(config: EngineConfig, tracer: Tracer) -> Device:
+    """Open the device that ``config`` names; whoever opens it closes it.
+
+    :raises InputError: no registry has the name, or this machine has no such device.
+    """
+    device: Device = registry.DEVICES.load(config.device, where="engine.device")(tracer, config.num_threads)
+    return device
+
+
+def _assemble(
+    config: EngineConfig, device: Device, tracer: Tracer, loaded: LoadedModel | None, *, owns_device: bool
+) -> LLMEngine:
     _check_rows(config)
     dtype: torch.dtype = getattr(torch, config.dtype)
     if loaded is None:
@@ -47,7 +68,7 @@ def _assemble(config: EngineConfig, device: Device, tracer: Tracer, loaded: Load
         loaded = load_model(config.model, dtype, device.torch_device)
     _check_window(config, loaded.config)
     scheduler = Scheduler(config)
-    sampling_params = build_choice("sampling_params", dict(config.optimizations), config, device)
+    sampling_params: Switch[SamplingParamsFill] = build_switch("sampling_params", config, device)
     runner = ModelRunner(
         config,
         device,
@@ -59,7 +80,8 @@ def _assemble(config: EngineConfig, device: Device, tracer: Tracer, loaded: Load
     )
     preparation = InputPreparation(config, device, scheduler.blocks, sampling_params, tracer)
     device.synchronize()
-    return LLMEngine(config, loaded, device, scheduler, preparation, runner, tracer)
+    switches = {"sampling_params": sampling_params}
+    return LLMEngine(config, loaded, device, scheduler, preparation, runner, tracer, switches, owns_device=owns_device)
 
 
 def _build_attention(

@@ -68,7 +68,7 @@ class DrafterSpec:
 class AcceptanceSpec:
     """How draft tokens are accepted.
 
-    :param mode: ``strict`` or ``forced``.
+    :param mode: ``strict``, ``forced`` or ``replay`` (each request brings the lengths it replays).
     :param length: forced only; a mean acceptance length, bonus token included (1.0 <= length <= K + 1).
     :param rates: forced only; conditional acceptance rate by draft position, instead of ``length``.
     """

@@ -20,6 +20,8 @@ class DeviceState:
     :ivar draft_token_ids: int64 [slots + 1, max K]; always valid ids, whether proposed or not.
     :ivar num_draft_tokens: int64 [slots + 1]; how many of them were proposed.
     :ivar seeds: int64 [slots + 1]; the request seed.
+    :ivar tokens_to_boundary: int64 [slots + 1, max positions] under replay acceptance, else no columns; by the position
+        of a step's first new token, how many tokens it takes to the next recorded boundary. At least 1.
     """
 
     def __init__(self, config: EngineConfig, device: torch.device) -> None:
@@ -34,6 +36,8 @@ class DeviceState:
         self.draft_token_ids = zeros(rows, max_draft_len)
         self.num_draft_tokens = zeros(rows)
         self.seeds = zeros(rows)
+        num_recorded = config.max_positions if config.acceptance.mode == "replay" else 0
+        self.tokens_to_boundary = zeros(rows, num_recorded).fill_(1)
 
     def write_context(self, chunk: ContextRows, token_ids: Tensor) -> None:
         """Record a chunk's ids, int64 [chunk rows], and after the last one the length before any sampling."""

@@ -18,6 +18,8 @@ class ContextRows:
 
     :param samples: its last row chooses a token.
     :param next_token_id: the committed token after the chunk, where there is one already (after a preemption).
+    :param tokens_to_boundary: int64, host, of a last chunk under replay: how many tokens a step commits there, by
+        position from the first that a generation step commits (``end + 1``). None elsewhere.
     """
 
     slot: int
@@ -27,6 +29,7 @@ class ContextRows:
     samples: bool
     seed: int
     next_token_id: int | None
+    tokens_to_boundary: Tensor | None = None
 
     @property
     def num_tokens(self) -> int:

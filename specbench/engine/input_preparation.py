@@ -9,8 +9,9 @@ from specbench.device.tracing import Tracer
 from specbench.engine.block_manager import BlockManager
 from specbench.engine.config import EngineConfig
 from specbench.engine.forward_batch import ContextRows, ForwardBatch
-from specbench.engine.optimizations.base import SamplingParamsFill
+from specbench.engine.optimizations.base import SamplingParamsFill, Switch
 from specbench.engine.request import Request
+from specbench.engine.sampling.replay import tokens_to_boundary
 from specbench.engine.scheduler import ContextChunk, Schedule
 
 
@@ -19,7 +20,7 @@ class InputPreparation:
 
     Staging is fresh each step: copies read it when they execute, which may be after the next step was prepared.
 
-    :param sampling_params: the choice point ``sampling_params``.
+    :param sampling_params: the choice point of that name; whoever stands there is called.
     """
 
     def __init__(
@@ -27,7 +28,7 @@ class InputPreparation:
         config: EngineConfig,
         device: Device,
         blocks: BlockManager,
-        sampling_params: SamplingParamsFill,
+        sampling_params: Switch[SamplingParamsFill],
         tracer: Tracer,
     ) -> None:
         self._config = config
@@ -44,7 +45,7 @@ class InputPreparation:
         slots = [_slot(request) for request in schedule.generation]
         with self._tracer.range("populate_sampling_params"):
             sampling_chunks = [chunk for chunk in schedule.context if chunk.samples]
-            sampling = self._sampling_params.fill(
+            sampling = self._sampling_params.current.fill(
                 [chunk.request.params for chunk in sampling_chunks] + [r.params for r in schedule.generation],
                 [1] * len(sampling_chunks) + [schedule.draft_len + 1] * len(schedule.generation),
                 [_slot(chunk.request) for chunk in sampling_chunks] + slots,
@@ -86,4 +87,15 @@ def _context_rows(chunk: ContextChunk) -> ContextRows:
         samples=chunk.samples,
         seed=request.params.seed,
         next_token_id=request.output_token_ids[-1] if request.output_token_ids else None,
+        tokens_to_boundary=_recording(chunk),
     )
+
+
+def _recording(chunk: ContextChunk) -> torch.Tensor | None:
+    """What the request replays from its first generation step on; see :class:`ContextRows`."""
+    request = chunk.request
+    if not chunk.is_last or request.params.replay_lengths is None:
+        return None
+    num_prompt = len(request.prompt_token_ids)
+    distances = tokens_to_boundary(request.params.replay_lengths, request.max_length - num_prompt - 1)
+    return torch.from_numpy(distances[chunk.end - num_prompt :])

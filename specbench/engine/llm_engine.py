@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import itertools
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from specbench.device.base import Device
 from specbench.device.tracing import Span, Tracer
@@ -15,11 +16,13 @@ from specbench.engine.forward_batch import StepOutput
 from specbench.engine.input_preparation import InputPreparation
 from specbench.engine.model_runner import ModelRunner, PendingStep
 from specbench.engine.models.loading import LoadedModel
+from specbench.engine.optimizations.base import Switch
 from specbench.engine.request import Request
 from specbench.engine.sampling.params import SamplingParams
+from specbench.engine.sampling.replay import check_replay
 from specbench.engine.scheduler import Schedule, Scheduler
 from specbench.engine.step_accounting import StepTimes, account_step
-from specbench.errors import CapacityError, InputError, NonFiniteLogitsError, PromptTooLongError
+from specbench.errors import CapacityError, InputError, NonFiniteLogitsError, PromptTooLongError, UnknownNameError
 from specbench.records import StepRecord
 
 
@@ -45,6 +48,9 @@ class LLMEngine:
 
     With ``config.overlap`` a call of :meth:`step` launches a step before it reads the one launched by the call
     before, so its events are those of the earlier step.
+
+    :param switches: the toggles of this engine by name, each connected to its choice point.
+    :param owns_device: :meth:`shutdown` closes the device; else others go on using it.
     """
 
     def __init__(
@@ -56,6 +62,9 @@ class LLMEngine:
         input_preparation: InputPreparation,
         model_runner: ModelRunner,
         tracer: Tracer,
+        switches: Mapping[str, Switch[Any]],
+        *,
+        owns_device: bool = True,
     ) -> None:
         self.config = config
         self.loaded = loaded
@@ -65,6 +74,8 @@ class LLMEngine:
         self._input_preparation = input_preparation
         self._model_runner = model_runner
         self._tracer = tracer
+        self._switches = switches
+        self._owns_device = owns_device
         self._requests: dict[str, Request] = {}
         self._ids = itertools.count()
         self._num_steps = 0
@@ -78,12 +89,14 @@ class LLMEngine:
 
         :raises PromptTooLongError: no token could follow the prompt within ``max_seq_len``.
         :raises CapacityError: the KV pool could not hold the request even alone.
-        :raises InputError: an empty prompt, an id outside the vocabulary, an id in use.
+        :raises InputError: an empty prompt, an id outside the vocabulary, an id in use, recorded lengths that are
+            missing, have no use or do not fit.
         """
         request_id = f"request-{next(self._ids)}" if request_id is None else request_id
         prompt = tuple(prompt_token_ids)
         max_length = min(len(prompt) + params.max_tokens, self.config.max_seq_len)
         self._check_request(request_id, prompt, max_length)
+        check_replay(params, len(prompt), self.config, f"request {request_id}")
         end_ids = () if params.ignore_eos else self.model_config.eos_token_ids
         request = Request(
             request_id=request_id,
@@ -149,6 +162,38 @@ class LLMEngine:
             return self._finish(launched)
         finished, self._in_flight = self._in_flight, launched
         return self._finish(finished)
+
+    def flush(self) -> list[StepEvent]:
+        """Finish the step in flight, if there is one, without launching another; return its events."""
+        finished, self._in_flight = self._in_flight, None
+        return self._finish(finished)
+
+    @property
+    def variants(self) -> dict[str, str]:
+        """The variant that stands at each toggle's choice point now."""
+        return {name: switch.variant for name, switch in self._switches.items()}
+
+    def switch(self, choices: Mapping[str, str]) -> list[StepEvent]:
+        """Put other variants at the choice points of ``choices`` (toggle to variant); others stay. Between steps only.
+
+        All variants were built with the engine, and nothing is in flight while they change. A variant that stands
+        already is activated all the same, so that switching costs every variant the same.
+
+        :return: events of the step that had to be finished first; see :meth:`flush`.
+        :raises UnknownNameError: a toggle or a variant this engine does not have; nothing has changed then.
+        """
+        for name, variant in choices.items():
+            if name not in self._switches:
+                raise UnknownNameError.of("toggle", name, self._switches, where=f"optimizations.{name}")
+            self._switches[name].toggle.require(variant)
+        events = self.flush()
+        for name, variant in choices.items():
+            self._switches[name].switch(variant)
+        return events
+
+    def read_counters(self) -> dict[str, dict[str, dict[str, int]]]:
+        """By toggle and variant, what each has done since the engine was built."""
+        return {name: switch.read_counters() for name, switch in self._switches.items()}
 
     def _launch(self) -> _InFlight | None:
         host_start_ns = time.perf_counter_ns()
@@ -229,5 +274,8 @@ class LLMEngine:
         self.device.synchronize()
 
     def shutdown(self) -> None:
-        """Release the device. The engine takes no more work."""
-        self.device.close()
+        """Release the device: close it, or leave it idle when it is shared. The engine takes no more work."""
+        if self._owns_device:
+            self.device.close()
+        else:
+            self.device.synchronize()

@@ -15,7 +15,7 @@ from specbench.engine.attention.metadata import AttentionMetadata
 from specbench.engine.config import EngineConfig
 from specbench.engine.device_state import DeviceState
 from specbench.engine.drafters.base import Drafter
-from specbench.engine.forward_batch import ForwardBatch, StepOutput
+from specbench.engine.forward_batch import ContextRows, ForwardBatch, StepOutput
 from specbench.engine.models.base import CausalLM
 from specbench.engine.sampling.acceptance import Acceptance
 from specbench.engine.sampling.sampler import Selection, select_and_check
@@ -93,6 +93,7 @@ class ModelRunner:
         token_ids = self._upload("token_ids", batch.context_token_ids)
         slots = self._upload("slots", batch.generation_slots)
         block_table = self._upload("block_table", batch.block_table)
+        self._upload_recordings(batch.context)
         output = self._device.empty_staging(
             (len(batch.context) + batch.num_generation, _TOKENS + batch.draft_len + 1), torch.int64
         )
@@ -104,6 +105,14 @@ class ModelRunner:
         if source.numel():
             self._device.copy_async(buffer, self._device.stage(source))
         return buffer
+
+    def _upload_recordings(self, context: tuple[ContextRows, ...]) -> None:
+        """Put what the requests that start generating replay into the state; nothing without replay."""
+        for chunk in context:
+            if chunk.tokens_to_boundary is not None:
+                start, num_positions = chunk.end + 1, chunk.tokens_to_boundary.shape[0]
+                destination = self.state.tokens_to_boundary[chunk.slot, start : start + num_positions]
+                self._device.copy_async(destination, self._device.stage(chunk.tokens_to_boundary))
 
     def _program(
         self, batch: ForwardBatch, context_token_ids: Tensor, slots: Tensor, block_table: Tensor, output: Tensor
@@ -198,7 +207,7 @@ class ModelRunner:
             if batch.num_generation:
                 target = selection.token_ids[num_sampling:].view(-1, num_rows)
                 token_ids, num_committed = self._acceptance.accept(
-                    target, rows.draft_token_ids, rows.num_draft_tokens, self.state.seeds[slots], rows.num_tokens
+                    self.state, slots, target, rows.draft_token_ids, rows.num_draft_tokens
                 )
                 self.state.commit(slots, token_ids, num_committed)
                 generation = result[num_context:]

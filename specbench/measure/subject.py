@@ -5,7 +5,7 @@ The driver and the executor are written against :class:`Subject` alone.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -13,6 +13,7 @@ from specbench.device.tracing import RangeRecorder, Span, Tracer
 from specbench.records import StepRecord
 
 if TYPE_CHECKING:
+    from specbench.device.base import Device
     from specbench.engine.config import EngineConfig
     from specbench.engine.llm_engine import LLMEngine
     from specbench.engine.models.loading import LoadedModel
@@ -89,6 +90,17 @@ class Subject(Protocol):
         """Drop a request; its tokens so far stay."""
         ...
 
+    def switch(self, choices: Mapping[str, str]) -> None:
+        """Change variants between steps (toggle to variant), where it is ``switchable``. What is in flight ends first.
+
+        :raises InputError: a toggle or variant it does not have.
+        """
+        ...
+
+    def settle(self) -> None:
+        """Finish what is in flight, start nothing, and wait until the device is idle; what was recorded stays."""
+        ...
+
     def drain(self) -> Telemetry:
         """Return what was recorded since the last call. Waits for the device: never inside a window."""
         ...
@@ -98,34 +110,78 @@ class Subject(Protocol):
         ...
 
 
+class _DeviceLease:
+    """An open device that several subjects run on, each with this tracer; the last one to leave closes it."""
+
+    def __init__(self, device: Device, tracer: Tracer) -> None:
+        self.device = device
+        self.tracer = tracer
+        self._num_users = 1
+
+    def join(self) -> _DeviceLease:
+        self._num_users += 1
+        return self
+
+    def leave(self) -> bool:
+        """Return True when nobody is left, and the device is closed."""
+        self._num_users -= 1
+        if self._num_users > 0:
+            return False
+        self.device.close()
+        return True
+
+
 class BuiltinSubject:
     """The engine of this package.
 
     :param recorder: the recorder inside the engine's tracer, or None to go without ranges.
     :param description: what :meth:`describe` says beyond the engine's own configuration.
+    :param lease: of the engine's device, when the engine does not close it.
     """
 
     def __init__(
-        self, engine: LLMEngine, recorder: RangeRecorder | None, description: dict[str, Any] | None = None
+        self,
+        engine: LLMEngine,
+        recorder: RangeRecorder | None,
+        description: dict[str, Any] | None = None,
+        lease: _DeviceLease | None = None,
     ) -> None:
         self.capabilities = Capabilities(
-            steps=True, token_ids=True, switchable=False, device_time=engine.device.torch_device.type == "cpu"
+            steps=True, token_ids=True, switchable=True, device_time=engine.device.torch_device.type == "cpu"
         )
         self._engine = engine
         self._recorder = recorder
         self._description = description or {}
+        self._lease = lease
+        self._closed = False
 
     @classmethod
     def build(
-        cls, config: EngineConfig, tracer: Tracer, recorder: RangeRecorder | None
+        cls,
+        config: EngineConfig,
+        tracer: Tracer,
+        recorder: RangeRecorder | None,
+        *,
+        share: BuiltinSubject | None = None,
     ) -> tuple[BuiltinSubject, LoadedModel]:
         """Build the engine, which loads the model once memory is known to suffice; imports torch.
 
+        :param share: another subject with the same ``tracer``. Its weights are used when model, dtype and device are
+            equal, its device when device and threads are; either subject may be closed first. :meth:`drain` of one
+            takes the device times and ranges of both: drain before the other's turn.
         :raises InputError: the model or the configuration cannot be used.
+        :raises ValueError: ``share`` has another tracer, which the ranges of the device would go to.
         """
-        from specbench.engine.build import build_engine
+        from specbench.engine.build import build_engine, open_device
 
-        engine = build_engine(config, tracer=tracer)
+        lease = None if share is None else share._lend_device(config, tracer)
+        lease = lease or _DeviceLease(open_device(config, tracer), tracer)
+        try:
+            loaded = None if share is None else share._lend_weights(config)
+            engine = build_engine(config, tracer=tracer, loaded=loaded, device=lease.device)
+        except BaseException:
+            lease.leave()
+            raise
         loaded = engine.loaded
         description = {
             "model": loaded.source,
@@ -133,7 +189,20 @@ class BuiltinSubject:
             "fingerprint": loaded.fingerprint,
             "num_parameters": loaded.num_parameters,
         }
-        return cls(engine, recorder, description), loaded
+        return cls(engine, recorder, description, lease), loaded
+
+    def _lend_device(self, config: EngineConfig, tracer: Tracer) -> _DeviceLease | None:
+        own, lease = self._engine.config, self._lease
+        if lease is None or (own.device, own.num_threads) != (config.device, config.num_threads):
+            return None
+        if lease.tracer is not tracer:
+            raise ValueError("subjects that share a device need the same tracer")
+        return lease.join()
+
+    def _lend_weights(self, config: EngineConfig) -> LoadedModel | None:
+        own = self._engine.config
+        same = (own.model, own.dtype, own.device) == (config.model, config.dtype, config.device)
+        return self._engine.loaded if same else None
 
     @property
     def engine(self) -> LLMEngine:
@@ -155,11 +224,14 @@ class BuiltinSubject:
         return self._engine.has_work
 
     def describe(self) -> dict[str, Any]:
-        """See :class:`Subject`."""
+        """See :class:`Subject`. ``toggles``: the variant that stands now, and each one's counts since it was built."""
+        engine = self._engine
+        counters = engine.read_counters()
         return {
             "name": "built-in engine",
             "capabilities": asdict(self.capabilities),
-            "engine": asdict(self._engine.config),
+            "engine": asdict(engine.config),
+            "toggles": {n: {"variant": v, "counters": counters[n]} for n, v in engine.variants.items()},
             **self._description,
         }
 
@@ -175,6 +247,15 @@ class BuiltinSubject:
         """See :class:`Subject`."""
         self._engine.abort(request_id)
 
+    def switch(self, choices: Mapping[str, str]) -> None:
+        """See :class:`Subject`. Requests keep the tokens of a step that ends here."""
+        self._engine.switch(choices)
+
+    def settle(self) -> None:
+        """See :class:`Subject`."""
+        self._engine.flush()
+        self._engine.synchronize()
+
     def drain(self) -> Telemetry:
         """See :class:`Subject`."""
         self._engine.synchronize()
@@ -183,5 +264,10 @@ class BuiltinSubject:
         return Telemetry(self._engine.drain_steps(), spans, busy if self.capabilities.device_time else None)
 
     def close(self) -> None:
-        """See :class:`Subject`."""
-        self._engine.shutdown()
+        """See :class:`Subject`. A device that others share stays open until the last of them is closed."""
+        if self._closed:
+            return
+        self._closed = True
+        lease, self._lease = self._lease, None
+        if lease is None or not lease.leave():
+            self._engine.shutdown()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from datetime import datetime, timezone
 from pathlib import Path
@@ -76,7 +76,7 @@ class FakeSubject:
         on_step: Callable[[int], None] | None = None,
         capabilities: Capabilities | None = None,
     ) -> None:
-        self.capabilities = capabilities or Capabilities(True, True, False, True)
+        self.capabilities = capabilities or Capabilities(True, True, True, True)
         self.clock = clock
         self.draft_len = draft_len
         self.per_step = per_step
@@ -91,6 +91,9 @@ class FakeSubject:
         self.idle_forever = False
         self.occupied = 0
         self.closed = False
+        self.choices: dict[str, str] = {}
+        self.switches: list[tuple[int, dict[str, str]]] = []
+        self.num_settled = 0
 
     @property
     def has_work(self) -> bool:
@@ -170,6 +173,14 @@ class FakeSubject:
             if request.request_id == request_id:
                 request.finish_reason = "abort"
         self.active = [request for request in self.active if request.finish_reason is None]
+
+    def switch(self, choices: Mapping[str, str]) -> None:
+        """Kept with the number of steps before it."""
+        self.choices |= choices
+        self.switches.append((self.num_steps, dict(choices)))
+
+    def settle(self) -> None:
+        self.num_settled += 1
 
     def drain(self) -> Telemetry:
         found = Telemetry(self.steps, self.spans, self.busy if self.capabilities.device_time else None)

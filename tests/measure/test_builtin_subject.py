@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
 from types import SimpleNamespace
 
 import pytest
@@ -10,7 +12,9 @@ import torch
 from fake_subject import FakeClock, FakeSubject, make_run, open_folder
 
 from specbench.device.tracing import RangeRecorder, Span
-from specbench.engine.config import EngineConfig, ModelSpec
+from specbench.engine.config import DrafterSpec, EngineConfig, ModelSpec
+from specbench.engine.sampling.params import SamplingParams
+from specbench.errors import EngineError, InputError
 from specbench.measure.analysis import RunContext, analyze_run
 from specbench.measure.executor import execute
 from specbench.measure.subject import BuiltinSubject
@@ -44,7 +48,7 @@ def test_eager_launches_on_a_gpu_tell_no_device_time(device: str, tells: bool) -
     engine = FakeEngine(device)
     subject = BuiltinSubject(engine, RangeRecorder())  # type: ignore[arg-type]
     assert subject.capabilities.device_time is tells
-    assert subject.capabilities.switchable is False
+    assert subject.capabilities.switchable is True
     busy = subject.drain().busy
     assert busy == ([Span("device_step", "device", 10, 20)] if tells else None)
     assert engine.busy == []  # taken either way, or it would grow
@@ -87,3 +91,113 @@ def test_weights_are_not_read_when_memory_is_short(monkeypatch: pytest.MonkeyPat
     with pytest.raises(CapacityError):
         BuiltinSubject.build(config, RangeRecorder(), None)
     assert reads == []
+
+
+TINY = EngineConfig(ModelSpec("tiny", "random"), "cpu", 64, 2, 16, dtype="float32", num_threads=1, overlap=True)
+SAMPLED = SamplingParams(temperature=0.8, max_tokens=12, ignore_eos=True)
+
+
+@contextmanager
+def opened(*configs: EngineConfig) -> Iterator[list[BuiltinSubject]]:
+    """A subject a configuration, each sharing with the first what it can."""
+    recorder = RangeRecorder()
+    subjects: list[BuiltinSubject] = []
+    try:
+        for config in configs:
+            share = subjects[0] if subjects else None
+            subjects.append(BuiltinSubject.build(config, recorder, recorder, share=share)[0])
+        yield subjects
+    finally:
+        for subject in subjects:
+            subject.close()
+
+
+def finish(subject: BuiltinSubject, name: str) -> list[int]:
+    request = subject.submit([1, 2, 3], SAMPLED, name)
+    while subject.has_work:
+        subject.advance()
+    return request.output_token_ids
+
+
+def test_the_engine_switches_and_describes_what_stands_and_what_each_did() -> None:
+    with opened(TINY) as (subject,):
+        subject.submit([1, 2, 3], SAMPLED, "a")
+        for variant in ("signature", "refill"):
+            subject.switch({"sampling_params": variant})
+            for _ in range(4):
+                subject.advance()
+        toggle = subject.describe()["toggles"]["sampling_params"]
+        assert toggle["variant"] == "refill"
+        assert toggle["counters"]["refill"]["copies"] == 6 * 4
+        assert toggle["counters"]["signature"]["copies"] == 6
+        with pytest.raises(InputError, match="did you mean 'refill'"):
+            subject.switch({"sampling_params": "refil"})
+
+
+def test_settle_finishes_what_is_in_flight_and_drains_nothing() -> None:
+    with opened(TINY) as (subject,):
+        request = subject.submit([1, 2, 3], SAMPLED, "a")
+        subject.advance()
+        assert request.output_token_ids == []  # under overlap the first call only launches
+        subject.settle()
+        assert len(request.output_token_ids) == 1
+        subject.settle()
+        assert len(request.output_token_ids) == 1
+        telemetry = subject.drain()
+        assert len(telemetry.steps) == 1
+        assert telemetry.busy
+        assert {"device_step", "update"} <= {span.name for span in telemetry.spans}
+
+
+def test_equal_subjects_share_weights_and_device_and_either_may_go_first() -> None:
+    with opened(TINY, replace(TINY, drafter=DrafterSpec("ngram", 2))) as (first, second):
+        assert first.engine.loaded is second.engine.loaded
+        assert first.engine.device is second.engine.device
+        expected = finish(first, "a")
+        first.drain()
+        first.submit([1, 2, 3], SAMPLED, "cut")
+        first.advance()
+        first.close()
+        assert finish(second, "b") == expected
+        assert "device_step" in {span.name for span in second.drain().spans}
+        second.close()
+        with pytest.raises(EngineError, match="closed"):
+            second.engine.synchronize()
+        second.close()  # once more is nothing
+
+
+@pytest.mark.parametrize(
+    ("change", "same_weights", "same_device"),
+    [
+        ({"num_threads": 2}, True, False),
+        ({"dtype": "bfloat16"}, False, True),
+        ({"model": ModelSpec("tiny", "random", seed=1)}, False, True),
+        ({"overlap": False}, True, True),
+    ],
+)
+def test_only_what_is_equal_is_shared(change: dict[str, object], same_weights: bool, same_device: bool) -> None:
+    with opened(TINY, replace(TINY, **change)) as (first, second):  # type: ignore[arg-type]
+        assert (first.engine.loaded is second.engine.loaded) is same_weights
+        assert (first.engine.device is second.engine.device) is same_device
+
+
+def test_a_closed_subject_lends_no_device() -> None:
+    with opened(TINY) as (first,):
+        first.close()
+        second, _ = BuiltinSubject.build(TINY, RangeRecorder(), None, share=first)
+        assert second.engine.loaded is first.engine.loaded
+        assert len(finish(second, "a")) == 12
+        second.close()
+
+
+def test_a_shared_device_has_one_tracer() -> None:
+    with opened(TINY) as (first,), pytest.raises(ValueError, match="same tracer"):
+        BuiltinSubject.build(TINY, RangeRecorder(), None, share=first)
+
+
+def test_a_subject_that_cannot_be_built_leaves_the_device_to_the_others() -> None:
+    with opened(TINY) as (first,):
+        tracer = first._lease.tracer  # type: ignore[union-attr]
+        with pytest.raises(InputError):
+            BuiltinSubject.build(replace(TINY, max_seq_len=10**6), tracer, None, share=first)
+        assert len(finish(first, "a")) == 12

@@ -53,3 +53,10 @@ class CausalLM(ABC):
     @abstractmethod
     def compute_logits(self, hidden: Tensor) -> Tensor:
         """Return float32 logits [N, vocab_size] of ``hidden`` [N, hidden_size]."""
+
+    def in_float32(self) -> CausalLM | None:
+        """Return a model of the same weights, bit for bit, that computes in float32: a copy of them in memory.
+
+        A model that does so already returns itself; None from a family that cannot be copied.
+        """
+        return None

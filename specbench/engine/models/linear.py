@@ -32,6 +32,10 @@ class Linear(ABC):
     def add_to(self, residual: Tensor, x: Tensor) -> Tensor:
         """Return ``residual`` [T, outputs] plus the product; ``residual`` is left as it was."""
 
+    @abstractmethod
+    def unpack(self) -> tuple[Tensor, Tensor | None]:
+        """Return weight [outputs, inputs] and bias [outputs], bit for bit; copies where the layout is another."""
+
 
 class GatedLinear(ABC):
     """``silu(x G^T) * (x U^T)``, the first half of a gated MLP."""
@@ -40,6 +44,10 @@ class GatedLinear(ABC):
     def forward(self, x: Tensor) -> Tensor:
         """Return [T, outputs] of ``x`` [T, inputs]."""
 
+    @abstractmethod
+    def unpack(self) -> tuple[Tensor, Tensor, Tensor | None, Tensor | None]:
+        """Return gate, up and their biases, as :meth:`Linear.unpack` does."""
+
 
 class Embedding(ABC):
     """Rows of a weight [vocabulary, hidden], looked up."""
@@ -47,6 +55,10 @@ class Embedding(ABC):
     @abstractmethod
     def forward(self, token_ids: Tensor) -> Tensor:
         """Return [T, hidden] of ``token_ids`` [T] int64."""
+
+    @abstractmethod
+    def unpack(self) -> Tensor:
+        """Return the weight, as :meth:`Linear.unpack` does."""
 
 
 class PlainEmbedding(Embedding):
@@ -58,6 +70,10 @@ class PlainEmbedding(Embedding):
     def forward(self, token_ids: Tensor) -> Tensor:
         """See :class:`Embedding`."""
         return F.embedding(token_ids, self._weight)
+
+    def unpack(self) -> Tensor:
+        """See :class:`Embedding`."""
+        return self._weight
 
 
 class Layout(ABC):
@@ -88,6 +104,12 @@ class _FusedGatedLinear(GatedLinear):
         gate, up = self._gate_up.forward(x).chunk(2, dim=-1)
         return F.silu(gate).mul_(up)
 
+    def unpack(self) -> tuple[Tensor, Tensor, Tensor | None, Tensor | None]:
+        weight, bias = self._gate_up.unpack()
+        gate, up = weight.chunk(2)
+        gate_bias, up_bias = (None, None) if bias is None else bias.chunk(2)
+        return gate, up, gate_bias, up_bias
+
 
 class PlainLayout(Layout):
     """The checkpoint's own layout, for any device."""
@@ -106,6 +128,9 @@ class _PlainLinear(Linear):
 
     def add_to(self, residual: Tensor, x: Tensor) -> Tensor:
         return F.linear(x, self._weight, self._bias).add_(residual)
+
+    def unpack(self) -> tuple[Tensor, Tensor | None]:
+        return self._weight, self._bias
 
 
 class TransposedLayout(Layout):
@@ -128,6 +153,9 @@ class _TransposedLinear(Linear):
     def add_to(self, residual: Tensor, x: Tensor) -> Tensor:
         product = torch.addmm(residual, x, self._weight)
         return product if self._bias is None else product.add_(self._bias)
+
+    def unpack(self) -> tuple[Tensor, Tensor | None]:
+        return self._weight.t(), self._bias
 
 
 class PackedLayout(Layout):
@@ -161,6 +189,9 @@ class _PackedLinear(Linear):
     def add_to(self, residual: Tensor, x: Tensor) -> Tensor:
         return self._product_and(x, residual, self._weight, self._bias, "add")
 
+    def unpack(self) -> tuple[Tensor, Tensor | None]:
+        return self._weight.to_dense(), self._bias
+
 
 class _PackedGatedLinear(GatedLinear):
     def __init__(self, gate: Tensor, up: Tensor, gate_bias: Tensor | None, up_bias: Tensor | None) -> None:
@@ -170,6 +201,9 @@ class _PackedGatedLinear(GatedLinear):
     def forward(self, x: Tensor) -> Tensor:
         gate = self._product(x, self._gate, self._gate_bias, "swish", [], "")
         return self._product_and(x, gate, self._up, self._up_bias, "mul")
+
+    def unpack(self) -> tuple[Tensor, Tensor, Tensor | None, Tensor | None]:
+        return self._gate.to_dense(), self._up.to_dense(), self._gate_bias, self._up_bias
 
 
 class _PackedEmbedding(Embedding):
@@ -185,6 +219,9 @@ class _PackedEmbedding(Embedding):
     def forward(self, token_ids: Tensor) -> Tensor:
         tiles, rows = token_ids // self._rows_per_tile, token_ids % self._rows_per_tile
         return self._pairs[tiles, :, rows].view(self._dtype)
+
+    def unpack(self) -> Tensor:
+        return self._packed.to_dense()
 
 
 def choose_layout(dtype: torch.dtype, device: torch.device) -> Layout:

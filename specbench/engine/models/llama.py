@@ -5,6 +5,7 @@ Shapes: T token rows, H hidden size, D head_dim, Hq query heads, Hkv KV heads.
 
 from __future__ import annotations
 
+import copy
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -78,6 +79,25 @@ class DecoderLayer:
         q, k = rotate(heads, rotations).split_with_sizes((self._num_heads, self._num_kv_heads), 1)
         return q, k, v.view(-1, self._num_kv_heads, self._head_dim)
 
+    def in_float32(self, layout: Layout) -> DecoderLayer:
+        """See :meth:`CausalLM.in_float32`. Norms are shared: they compute in float32 anyway."""
+        layer = copy.copy(self)
+        layer.qkv = _widen(self.qkv, layout)
+        layer.output = _widen(self.output, layout)
+        gate, up, gate_bias, up_bias = self.gate_up.unpack()
+        layer.gate_up = layout.gated(gate.float(), up.float(), _float(gate_bias), _float(up_bias))
+        layer.down = _widen(self.down, layout)
+        return layer
+
+
+def _widen(linear: Linear, layout: Layout) -> Linear:
+    weight, bias = linear.unpack()
+    return layout.linear(weight.float(), _float(bias))
+
+
+def _float(tensor: Tensor | None) -> Tensor | None:
+    return None if tensor is None else tensor.float()
+
 
 @dataclass(frozen=True)
 class _Part:
@@ -114,6 +134,22 @@ class LlamaForCausalLM(CausalLM):
     def compute_logits(self, hidden: Tensor) -> Tensor:
         """See :class:`CausalLM`."""
         return self.head.forward(hidden).float()
+
+    def in_float32(self) -> LlamaForCausalLM:
+        """See :class:`CausalLM`."""
+        if self.dtype == torch.float32:
+            return self
+        layout = choose_layout(torch.float32, self.device)
+        model = copy.copy(self)
+        model.dtype, model._layout = torch.float32, layout
+        model._parts = {}  # of loading, which is over; they would keep this model alive as long as its copy
+        model.layers = [layer.in_float32(layout) for layer in self.layers]
+        if self.config.tie_word_embeddings:
+            model._embedding, model.head = layout.tied(self.head.unpack()[0].float())
+        else:
+            model._embedding = PlainEmbedding(self._embedding.unpack().float())
+            model.head = _widen(self.head, layout)
+        return model
 
     def expected_tensors(self) -> dict[str, tuple[int, ...]]:
         """See :class:`CausalLM`."""

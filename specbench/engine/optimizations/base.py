@@ -10,7 +10,7 @@ import importlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
-from typing import TYPE_CHECKING, Any, Protocol, cast
+from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar, cast
 
 from specbench import registry
 from specbench.errors import UnknownNameError
@@ -40,6 +40,10 @@ class ChoicePoint(Protocol):
         """Take over, at every switch: forget what this variant believes about buffers another may have written."""
         ...
 
+    def read_counters(self) -> dict[str, int]:
+        """What this variant has done since the engine was built, by name; for results. Empty when it counts nothing."""
+        ...
+
 
 class SamplingParamsFill(ChoicePoint, Protocol):
     """The choice point ``sampling_params``: how the requests' sampling parameters reach the device."""
@@ -61,7 +65,8 @@ class Variant:
     """One implementation of a toggle.
 
     :param summary: one line for ``specbench list``.
-    :param builder: ``"module:attr"``; called with (EngineConfig, Device), returns the :class:`ChoicePoint`.
+    :param builder: ``"module:attr"``; called with (EngineConfig, Device), and with what :attr:`Toggle.shared` built
+        where there is such a thing; returns the :class:`ChoicePoint`.
     :param exactness: where it differs from the toggle's.
     """
 
@@ -78,6 +83,8 @@ class Toggle:
     :param baseline: the variant ``off`` takes; ``recommended``: the one ``on`` takes, and production.
     :param source: where the idea comes from.
     :param step_preserving: every variant keeps the schedule, the commits and the tokens of each step.
+    :param shared: ``"module:attr"`` of what all variants stand around, such as the device buffers that each of them
+        fills; called with (EngineConfig, Device), once an engine. None: they have nothing in common.
     :param requires: ``toggle=variant`` settings this toggle needs; ``conflicts``: those it cannot stand beside.
     :raises ValueError: ``baseline`` or ``recommended`` is no variant (a mistake in the declaration).
     """
@@ -91,6 +98,7 @@ class Toggle:
     source: str
     exactness: Exactness
     step_preserving: bool
+    shared: str | None = None
     requires: tuple[str, ...] = ()
     conflicts: tuple[str, ...] = ()
 
@@ -110,10 +118,49 @@ class Toggle:
         """What ``variant`` does to the output."""
         return self.require(variant).exactness or self.exactness
 
-    def build(self, variant: str, config: EngineConfig, device: Device) -> ChoicePoint:
-        """Import and build ``variant``."""
-        module, _, attribute = self.require(variant).builder.partition(":")
-        return cast(ChoicePoint, getattr(importlib.import_module(module), attribute)(config, device))
+    def build(self, config: EngineConfig, device: Device) -> dict[str, ChoicePoint]:
+        """Import and build every variant, around what they share."""
+        arguments: tuple[Any, ...] = (config, device)
+        if self.shared is not None:
+            arguments += (_import(self.shared)(config, device),)
+        return {name: cast(ChoicePoint, _import(each.builder)(*arguments)) for name, each in self.variants.items()}
+
+
+def _import(path: str) -> Any:
+    module, _, attribute = path.partition(":")
+    return getattr(importlib.import_module(module), attribute)
+
+
+Choice = TypeVar("Choice", bound=ChoicePoint)
+
+
+class Switch(Generic[Choice]):
+    """One toggle in one engine: its variants, all built beforehand, and the one that stands at the choice point.
+
+    The step calls ``current`` and asks nothing; switching replaces it.
+
+    :ivar variant: the name of ``current``.
+    """
+
+    def __init__(self, toggle: Toggle, variants: Mapping[str, Choice], variant: str) -> None:
+        self.toggle = toggle
+        self._variants = variants
+        self.switch(variant)
+
+    def switch(self, variant: str) -> None:
+        """Put ``variant`` at the choice point, or take it anew; either way it is activated. Between steps only.
+
+        :raises UnknownNameError: the toggle has no such variant; nothing has changed.
+        """
+        self.toggle.require(variant)
+        current = self._variants[variant]
+        current.activate()
+        self.variant, self.current = variant, current
+
+    def read_counters(self) -> dict[str, dict[str, int]]:
+        """The counters of each variant that keeps some."""
+        found = {name: choice.read_counters() for name, choice in self._variants.items()}
+        return {name: counters for name, counters in found.items() if counters}
 
 
 def load_toggle(name: str) -> Toggle:
@@ -124,12 +171,12 @@ def load_toggle(name: str) -> Toggle:
     return cast(Toggle, registry.OPTIMIZATIONS.load(name, where=f"optimizations.{name}"))
 
 
-def build_choice(name: str, chosen: Mapping[str, str], config: EngineConfig, device: Device) -> Any:
-    """Build the variant of toggle ``name`` that ``chosen`` asks for, the recommended one where it says nothing.
+def build_switch(name: str, config: EngineConfig, device: Device) -> Switch[Any]:
+    """Build toggle ``name`` for an engine, at the variant ``config`` asks for, the recommended one where it is silent.
 
-    :raises UnknownNameError: ``chosen`` names no variant of the toggle.
+    :raises UnknownNameError: ``config`` names no variant of the toggle.
     """
     toggle = load_toggle(name)
-    choice = toggle.build(chosen.get(name, toggle.recommended), config, device)
-    choice.activate()
-    return choice
+    variant = dict(config.optimizations).get(name, toggle.recommended)
+    toggle.require(variant)
+    return Switch(toggle, toggle.build(config, device), variant)

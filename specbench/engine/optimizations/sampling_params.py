@@ -13,10 +13,15 @@ TOGGLE = Toggle(
             "append every row's parameters to host lists and copy six buffers, each step",
             "specbench.engine.sampling.refill:build_refill",
         ),
+        "signature": Variant(
+            "copy a group of buffers only when its values, or the rows that hold them, differ from what is there",
+            "specbench.engine.sampling.signature:build_signature",
+        ),
     },
     baseline="refill",
-    recommended="refill",
+    recommended="signature",
     source="per-step sampling-parameter buffers of one-model speculative samplers in LLM inference engines",
     exactness=Exactness.BIT_IDENTICAL,
     step_preserving=True,
+    shared="specbench.engine.sampling.buffers:build_buffers",
 )

@@ -11,6 +11,7 @@ Shapes: G generation requests, K draft tokens a request and step (0 is plain dec
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from typing import Protocol
 
 import torch
 from torch import Tensor
@@ -18,6 +19,19 @@ from torch import Tensor
 from specbench.engine.config import AcceptanceSpec
 from specbench.engine.sampling.rng import Purpose, uniform
 from specbench.errors import InputError, UnknownNameError
+
+
+class AcceptanceState(Protocol):
+    """The per-slot device state that acceptance reads; S slots, padding's included.
+
+    :ivar num_tokens: [S] int64, committed tokens before the step: the position of the first token it commits.
+    :ivar seeds: [S] int64, the requests' seeds.
+    :ivar tokens_to_boundary: [S, positions] int64, see :class:`specbench.engine.device_state.DeviceState`.
+    """
+
+    num_tokens: Tensor
+    seeds: Tensor
+    tokens_to_boundary: Tensor
 
 
 class Acceptance(ABC):
@@ -31,19 +45,18 @@ class Acceptance(ABC):
     @abstractmethod
     def accept(
         self,
+        state: AcceptanceState,
+        slots: Tensor,
         target_token_ids: Tensor,
         draft_token_ids: Tensor,
         num_draft_tokens: Tensor,
-        seeds: Tensor,
-        positions: Tensor,
     ) -> tuple[Tensor, Tensor]:
         """Decide what each request commits.
 
+        :param slots: [G] int64, the requests' rows in ``state``.
         :param target_token_ids: [G, K + 1] int64, the target's choices.
         :param draft_token_ids: [G, K] int64, valid ids whether proposed or not.
         :param num_draft_tokens: [G] int64, how many of them were proposed.
-        :param seeds: [G] int64, the requests' seeds.
-        :param positions: [G] int64, index in its sequence of the first token each request commits in this step.
         :return: token ids [G, K + 1], of which the first ``num_committed`` count; num_committed [G], 1 .. K + 1.
         """
 
@@ -61,11 +74,11 @@ class StrictAcceptance(Acceptance):
 
     def accept(
         self,
+        state: AcceptanceState,  # noqa: ARG002 - nothing is drawn
+        slots: Tensor,  # noqa: ARG002
         target_token_ids: Tensor,
         draft_token_ids: Tensor,
         num_draft_tokens: Tensor,
-        seeds: Tensor,  # noqa: ARG002 - nothing is drawn
-        positions: Tensor,  # noqa: ARG002
     ) -> tuple[Tensor, Tensor]:
         """See :class:`Acceptance`."""
         draft_len = draft_token_ids.shape[1]
@@ -75,18 +88,17 @@ class StrictAcceptance(Acceptance):
         return target_token_ids, matches.to(torch.int64).cumprod(dim=1).sum(dim=1) + 1
 
 
-class ForcedAcceptance(Acceptance):
-    """Accept as many draft tokens as a distribution says, whatever they are.
+class PlannedAcceptance(Acceptance):
+    """Accept a number of draft tokens that was fixed before they were known, whatever they are.
 
-    All K count as proposed. The number is drawn by seed and position, so two arms of a comparison accept the same.
-
-    :param reach: by draft position, from the first, the probability that it is accepted; falling, max K of them.
+    All K count as proposed: a place that the drafter left empty is committed as it stands.
     """
 
     judges_content = False
 
-    def __init__(self, reach: tuple[float, ...]) -> None:
-        self._reach = torch.tensor(reach, dtype=torch.float64)
+    @abstractmethod
+    def plan(self, state: AcceptanceState, slots: Tensor, draft_len: int) -> Tensor:
+        """How many of ``draft_len`` draft tokens each request accepts, [G] int64."""
 
     def count_proposed(self, num_draft_tokens: Tensor, draft_len: int) -> Tensor:
         """See :class:`Acceptance`: all of them."""
@@ -94,21 +106,54 @@ class ForcedAcceptance(Acceptance):
 
     def accept(
         self,
+        state: AcceptanceState,
+        slots: Tensor,
         target_token_ids: Tensor,
         draft_token_ids: Tensor,
         num_draft_tokens: Tensor,  # noqa: ARG002 - all K count as proposed
-        seeds: Tensor,
-        positions: Tensor,
     ) -> tuple[Tensor, Tensor]:
         """See :class:`Acceptance`."""
         draft_len = draft_token_ids.shape[1]
-        if self._reach.device != seeds.device:  # the first step on its device
-            self._reach = self._reach.to(seeds.device)
-        draw = uniform(seeds, positions, Purpose.FORCED).unsqueeze(1)
-        num_accepted = (draw < self._reach[:draft_len]).sum(dim=1)
+        num_accepted = self.plan(state, slots, draft_len)
         accepted = torch.arange(draft_len, device=draft_token_ids.device) < num_accepted.unsqueeze(1)
         drafts = torch.where(accepted, draft_token_ids, target_token_ids[:, :draft_len])
         return torch.cat((drafts, target_token_ids[:, draft_len:]), dim=1), num_accepted + 1
+
+
+class ForcedAcceptance(PlannedAcceptance):
+    """Accept as many draft tokens as a distribution says.
+
+    The number is drawn by seed and position, so two arms of a comparison accept the same.
+
+    :param reach: by draft position, from the first, the probability that it is accepted; falling, max K of them.
+    """
+
+    def __init__(self, reach: tuple[float, ...]) -> None:
+        self._reach = torch.tensor(reach, dtype=torch.float64)
+
+    def plan(self, state: AcceptanceState, slots: Tensor, draft_len: int) -> Tensor:
+        """See :class:`PlannedAcceptance`."""
+        if self._reach.device != slots.device:  # the first step on its device
+            self._reach = self._reach.to(slots.device)
+        draw = uniform(state.seeds[slots], state.num_tokens[slots], Purpose.FORCED).unsqueeze(1)
+        return (draw < self._reach[:draft_len]).sum(dim=1)
+
+
+class ReplayAcceptance(PlannedAcceptance):
+    """Commit up to the next boundary of a recorded run, as far as the step's rows reach.
+
+    See :mod:`specbench.engine.sampling.replay`.
+    """
+
+    def plan(self, state: AcceptanceState, slots: Tensor, draft_len: int) -> Tensor:
+        """See :class:`PlannedAcceptance`."""
+        return (state.tokens_to_boundary[slots, state.num_tokens[slots]] - 1).clamp_(max=draft_len)
+
+
+_WITHOUT_LENGTH = {
+    "strict": "strict acceptance takes what the drafter earns",
+    "replay": "replay takes the lengths that another run recorded",
+}
 
 
 def build_acceptance(spec: AcceptanceSpec, max_draft_len: int) -> Acceptance:
@@ -119,15 +164,16 @@ def build_acceptance(spec: AcceptanceSpec, max_draft_len: int) -> Acceptance:
     """
     if spec.mode == "forced":
         return ForcedAcceptance(_reach(spec, max_draft_len))
-    if spec.mode != "strict":
-        raise UnknownNameError.of("acceptance mode", spec.mode, ("strict", "forced"), where="acceptance.mode")
+    if spec.mode not in _WITHOUT_LENGTH:
+        known = ("forced", *_WITHOUT_LENGTH)
+        raise UnknownNameError.of("acceptance mode", spec.mode, known, where="acceptance.mode")
     if spec.length is not None or spec.rates:
         raise InputError(
-            "a length is given, but strict acceptance takes what the drafter earns",
+            f"a length is given, but {_WITHOUT_LENGTH[spec.mode]}",
             where="acceptance.length",
             hint="set acceptance.mode to forced, or leave the length out",
         )
-    return StrictAcceptance()
+    return ReplayAcceptance() if spec.mode == "replay" else StrictAcceptance()
 
 
 def _reach(spec: AcceptanceSpec, max_draft_len: int) -> tuple[float, ...]:

@@ -20,6 +20,9 @@ class SamplingParams:
 
     :param seed: key of the request's random numbers; with the position and purpose it fixes every draw.
     :param max_tokens: output cap in tokens.
+    :param replay_lengths: tokens that each target step committed in a recorded run, in order, the context step's first
+        token left out; for ``replay`` acceptance alone, see :mod:`specbench.engine.sampling.replay`. A smaller
+        ``max_tokens`` cuts the recording.
     """
 
     temperature: float | None = None
@@ -29,6 +32,7 @@ class SamplingParams:
     max_tokens: int = 128
     ignore_eos: bool = False
     stop_token_ids: tuple[int, ...] = ()
+    replay_lengths: tuple[int, ...] | None = None
 
     def __post_init__(self) -> None:
         if self.temperature is not None and not 0.0 <= self.temperature < float("inf"):
@@ -41,6 +45,10 @@ class SamplingParams:
             raise InputError(f"must lie in 0..2**63 - 1, found {self.seed}", where="sampling.seed")
         if self.max_tokens < 1:
             raise InputError(f"must be at least 1, found {self.max_tokens}", where="sampling.max_tokens")
+        if self.replay_lengths and min(self.replay_lengths) < 1:
+            raise InputError(
+                f"a step commits at least 1 token, found {min(self.replay_lengths)}", where="sampling.replay_lengths"
+            )
 
     @property
     def is_greedy(self) -> bool:

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from specbench.engine.sampling.buffers import SamplingBuffers
 from specbench.engine.sampling.metadata import SamplingRows
 from specbench.engine.sampling.params import SamplingParams
 from specbench.engine.sampling.refill import RefillSamplingParams
@@ -21,10 +22,28 @@ def copy_at_once(destination: torch.Tensor, source: torch.Tensor) -> None:
     destination.copy_(source)
 
 
+class Copies:
+    """Copies that run when told to, as a busy device would."""
+
+    def __init__(self) -> None:
+        self.pending: list[tuple[torch.Tensor, torch.Tensor]] = []
+
+    def __call__(self, destination: torch.Tensor, source: torch.Tensor) -> None:
+        assert destination.shape == source.shape
+        assert destination.dtype == source.dtype
+        self.pending.append((destination, source))
+
+    def run(self, count: int | None = None) -> None:
+        for destination, source in self.pending[:count]:
+            destination.copy_(source)
+        del self.pending[:count]
+
+
 def make_rows(params: Sequence[SamplingParams], row_counts: Sequence[int] | None = None) -> SamplingRows:
     """Rows as the engine makes them, the copies done at once."""
     counts = list(row_counts) if row_counts is not None else [1] * len(params)
-    return RefillSamplingParams(len(params), max([*counts, 1]) - 1, CPU, copy_at_once).fill(params, counts)
+    buffers = SamplingBuffers(len(params), max([*counts, 1]) - 1, CPU, copy_at_once)
+    return RefillSamplingParams(buffers).fill(params, counts)
 
 
 def kept_probabilities(logits: Array, params: SamplingParams) -> tuple[Array, float]:

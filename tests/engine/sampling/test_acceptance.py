@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import pytest
 import torch
 from hypothesis import given
@@ -20,12 +22,35 @@ def forced(max_draft_len: int, length: float | None = None, rates: tuple[float, 
     return build_acceptance(AcceptanceSpec("forced", length, rates), max_draft_len)
 
 
+@dataclass
+class State:
+    """A slot a request: what acceptance reads of the device state."""
+
+    seeds: torch.Tensor
+    num_tokens: torch.Tensor
+    tokens_to_boundary: torch.Tensor
+
+
+def accept(
+    acceptance: Acceptance,
+    target: torch.Tensor,
+    drafts: torch.Tensor,
+    proposed: torch.Tensor,
+    seeds: torch.Tensor,
+    positions: torch.Tensor,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Accept with request i in the slot that is i-th from the end."""
+    state = State(seeds.flip(0), positions.flip(0), torch.ones(len(seeds), 0, dtype=torch.int64))
+    slots = torch.arange(len(seeds)).flip(0)
+    return acceptance.accept(state, slots, target, drafts, proposed)
+
+
 def committed_lengths(acceptance: Acceptance, draft_len: int, count: int) -> torch.Tensor:
     """Committed tokens of ``count`` steps of different requests and positions, drafts that never match."""
     seeds, positions = torch.arange(count) % 100, torch.arange(count) // 100
     target = torch.zeros(count, draft_len + 1, dtype=torch.int64)
     drafts = torch.ones(count, draft_len, dtype=torch.int64)
-    token_ids, num_committed = acceptance.accept(target, drafts, torch.zeros_like(seeds), seeds, positions)
+    token_ids, num_committed = accept(acceptance, target, drafts, torch.zeros_like(seeds), seeds, positions)
     accepted = torch.arange(draft_len + 1) < (num_committed - 1).unsqueeze(1)
     counted = torch.arange(draft_len + 1) < num_committed.unsqueeze(1)
     assert torch.equal(token_ids[counted], accepted.to(torch.int64)[counted])
@@ -46,7 +71,8 @@ def test_strict_against_brute_force(step: tuple[list[list[int]], list[list[int]]
     target, drafts, proposed = step
     requests, draft_len = len(target), len(drafts[0])
     seeds = torch.zeros(requests, dtype=torch.int64)
-    token_ids, num_committed = build_acceptance(AcceptanceSpec(), draft_len).accept(
+    token_ids, num_committed = accept(
+        build_acceptance(AcceptanceSpec(), draft_len),
         torch.tensor(target),
         torch.tensor(drafts, dtype=torch.int64).view(requests, draft_len),
         torch.tensor(proposed),
@@ -71,7 +97,8 @@ def test_forced_commits_drafts_then_the_targets_own(
     target, drafts, proposed = step
     requests, draft_len = len(target), len(drafts[0])
     length = 1.0 + share * draft_len
-    token_ids, num_committed = forced(draft_len, length).accept(
+    token_ids, num_committed = accept(
+        forced(draft_len, length),
         torch.tensor(target),
         torch.tensor(drafts, dtype=torch.int64).view(requests, draft_len),
         torch.tensor(proposed),
@@ -118,8 +145,8 @@ def test_forced_draws_by_seed_and_position_alone() -> None:
     target, drafts = torch.zeros(60, 5, dtype=torch.int64), torch.ones(60, 4, dtype=torch.int64)
     seeds, positions = torch.arange(60) % 6, torch.arange(60) // 6
     order = torch.randperm(60, generator=torch.Generator().manual_seed(0))
-    _, committed = acceptance.accept(target, drafts, seeds, seeds, positions)
-    _, shuffled = acceptance.accept(target, drafts, seeds, seeds[order], positions[order])
+    _, committed = accept(acceptance, target, drafts, seeds, seeds, positions)
+    _, shuffled = accept(acceptance, target, drafts, seeds, seeds[order], positions[order])
     assert torch.equal(shuffled, committed[order])
     by_position = committed.view(10, 6)
     assert (by_position[1:] != by_position[:-1]).any()
@@ -148,7 +175,9 @@ def test_a_length_out_of_reach_is_an_input_error(length: float) -> None:
         (AcceptanceSpec("forced", None, (0.5, 1.2, 0.1, 0.1)), "acceptance.length", "found 1.2"),
         (AcceptanceSpec("forced", None, (0.5, float("nan"), 0.1, 0.1)), "acceptance.length", "found nan"),
         (AcceptanceSpec("strict", 2.0), "acceptance.length", "strict acceptance"),
-        (AcceptanceSpec("rejection"), "acceptance.mode", "unknown acceptance mode 'rejection'; known: forced, strict"),
+        (AcceptanceSpec("replay", 2.0), "acceptance.length", "replay takes the lengths that another run recorded"),
+        (AcceptanceSpec("replay", None, (0.5,) * 4), "acceptance.length", "replay takes"),
+        (AcceptanceSpec("rejection"), "acceptance.mode", "'rejection'; known: forced, replay, strict"),
     ],
 )
 def test_bad_specifications(spec: AcceptanceSpec, where: str, message: str) -> None:
@@ -166,6 +195,7 @@ def test_unknown_mode_suggests_the_nearest() -> None:
 def test_only_strict_judges_content() -> None:
     assert build_acceptance(AcceptanceSpec(), 4).judges_content
     assert not forced(4, 2.0).judges_content
+    assert not build_acceptance(AcceptanceSpec("replay"), 4).judges_content
 
 
 @pytest.mark.parametrize(
@@ -197,7 +227,7 @@ def test_speculation_commits_the_tokens_of_plain_decoding(params: SamplingParams
         drafts = torch.where(right, torch.tensor(known), torch.randint(0, 30, (draft_len,), generator=guess))
         target = choose([tokens[-1], *drafts.tolist()], len(tokens))
         one = torch.tensor([0])
-        token_ids, num_committed = strict.accept(target[None], drafts[None], torch.tensor([draft_len]), one, one)
+        token_ids, num_committed = accept(strict, target[None], drafts[None], torch.tensor([draft_len]), one, one)
         tokens += token_ids[0, : num_committed[0]].tolist()
         lengths.append(int(num_committed))
     assert tokens[:120] == plain
@@ -209,3 +239,4 @@ def test_what_counts_as_proposed() -> None:
     proposed = torch.tensor([0, 2, 4])
     assert build_acceptance(AcceptanceSpec(), 4).count_proposed(proposed, 4).tolist() == [0, 2, 4]
     assert forced(4, 2.0).count_proposed(proposed, 3).tolist() == [3, 3, 3]
+    assert build_acceptance(AcceptanceSpec("replay"), 4).count_proposed(proposed, 3).tolist() == [3, 3, 3]

@@ -1,4 +1,4 @@
-"""Toggle ``sampling_params``: its declaration, the facts of a step, and variant ``refill``."""
+"""Toggle ``sampling_params``: its declaration, the facts of a step, its switch, and variant ``refill``."""
 
 from __future__ import annotations
 
@@ -6,18 +6,20 @@ import subprocess
 import sys
 from collections.abc import Callable
 from dataclasses import replace
+from types import ModuleType
 from typing import cast
 
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from sampling_reference import make_rows
+from sampling_reference import Copies, make_rows
 
 from specbench import registry
 from specbench.device.base import Device
 from specbench.engine.config import DrafterSpec, EngineConfig, ModelSpec
-from specbench.engine.optimizations.base import Exactness, Variant, build_choice, load_toggle
+from specbench.engine.optimizations.base import Exactness, Toggle, Variant, build_switch, load_toggle
+from specbench.engine.sampling.buffers import SamplingBuffers
 from specbench.engine.sampling.metadata import RowClass, RowFacts, classify, normalize
 from specbench.engine.sampling.params import GREEDY_TEMPERATURE, TOP_K_OFF, SamplingParams
 from specbench.engine.sampling.refill import RefillSamplingParams
@@ -31,25 +33,8 @@ NEXT_TO_GREEDY = GREEDY_TEMPERATURE * (1 + 1e-8)
 """Above the greedy temperature in float64, equal to it in the float32 that the device sees."""
 
 
-class Copies:
-    """Copies that run when told to, as a busy device would."""
-
-    def __init__(self) -> None:
-        self.pending: list[tuple[torch.Tensor, torch.Tensor]] = []
-
-    def __call__(self, destination: torch.Tensor, source: torch.Tensor) -> None:
-        assert destination.shape == source.shape
-        assert destination.dtype == source.dtype
-        self.pending.append((destination, source))
-
-    def run(self, count: int | None = None) -> None:
-        for destination, source in self.pending[:count]:
-            destination.copy_(source)
-        del self.pending[:count]
-
-
 def refill(copies: Callable[[torch.Tensor, torch.Tensor], None], max_batch_size: int = 4) -> RefillSamplingParams:
-    return RefillSamplingParams(max_batch_size, 3, CPU, copies)
+    return RefillSamplingParams(SamplingBuffers(max_batch_size, 3, CPU, copies))
 
 
 def test_rows_hold_each_requests_parameters_in_order() -> None:
@@ -61,14 +46,14 @@ def test_rows_hold_each_requests_parameters_in_order() -> None:
     assert rows.top_k.tolist() == [50] + [TOP_K_OFF] * 6
     assert rows.top_p.tolist() == pytest.approx([0.9] + [1.0] * 6)
     assert rows.is_greedy.tolist() == [False] + [True] * 4 + [False] * 2
-    assert filler.requests.top_k[:3].tolist() == [50, TOP_K_OFF, TOP_K_OFF]
+    assert filler.buffers.requests.top_k[:3].tolist() == [50, TOP_K_OFF, TOP_K_OFF]
     facts = rows.facts
     assert (facts.num_greedy, facts.num_plain, facts.num_top_k, facts.num_top_p, facts.num_both) == (4, 2, 0, 0, 1)
     assert (rows.all_greedy, rows.any_greedy, rows.any_top_k, rows.any_top_p) == (False, True, True, True)
     assert rows.top_k_max == 50
 
 
-def test_counters_count_appends_copies_and_bytes() -> None:
+def test_1_1_refill_appends_every_row_and_copies_six_buffers_each_step() -> None:
     copies = Copies()
     filler = refill(copies)
     for _ in range(3):
@@ -86,7 +71,7 @@ def test_an_all_greedy_step_touches_nothing() -> None:
     filler = refill(copies)
     filler.fill([SAMPLED], [4])
     copies.run()
-    tables = (filler.requests, filler.rows)
+    tables = (filler.buffers.requests, filler.buffers.rows)
     before = [(table.temperature.clone(), table.top_k.clone(), table.top_p.clone()) for table in tables]
     rows = filler.fill([GREEDY, SamplingParams(temperature=0.0)], [4, 1])
     assert rows.all_greedy
@@ -189,7 +174,8 @@ def test_declaration() -> None:
     toggle = load_toggle("sampling_params")
     assert toggle.name == "sampling_params"
     assert toggle.baseline == "refill"
-    assert toggle.exactness_of("refill") is Exactness.BIT_IDENTICAL
+    assert toggle.recommended == "signature"
+    assert {toggle.exactness_of(name) for name in toggle.variants} == {Exactness.BIT_IDENTICAL}
     assert toggle.step_preserving
     assert toggle.source
     with pytest.raises(UnknownNameError, match="did you mean 'refill'") as caught:
@@ -232,21 +218,73 @@ class FakeDevice:
         self.copies(destination, source)
 
 
-@pytest.mark.parametrize("chosen", [{}, {"sampling_params": "refill"}])
-def test_the_built_variant_fills_through_the_device(chosen: dict[str, str]) -> None:
-    config = EngineConfig(ModelSpec("tiny"), "cpu", 64, 2, 8, drafter=DrafterSpec("ngram", 3))
+CONFIG = EngineConfig(ModelSpec("tiny"), "cpu", 64, 2, 8, drafter=DrafterSpec("ngram", 3))
+
+
+@pytest.mark.parametrize(
+    ("chosen", "expected"),
+    [(None, "signature"), ("refill", "refill"), ("signature", "signature")],
+)
+def test_the_built_variant_fills_through_the_device(chosen: str | None, expected: str) -> None:
+    config = replace(CONFIG, optimizations=(("sampling_params", chosen),) if chosen else ())
     device = FakeDevice()
-    choice = build_choice("sampling_params", chosen, config, cast(Device, device))
-    rows = choice.fill([SAMPLED, SAMPLED], [4, 4], [0, 1])
+    switch = build_switch("sampling_params", config, cast(Device, device))
+    assert switch.variant == expected
+    rows = switch.current.fill([SAMPLED, SAMPLED], [4, 4], [0, 1])
     device.copies.run()
     assert rows.top_k.tolist() == [50] * 8
     assert len(device.staged) == 6
+    assert switch.read_counters()[expected]["copies"] == 6
 
 
-def test_build_choice_refuses_an_unknown_variant() -> None:
-    config = EngineConfig(ModelSpec("tiny"), "cpu", 64, 2, 8)
+def test_variants_fill_the_same_buffers_and_a_switch_swaps_who_does() -> None:
+    device = FakeDevice()
+    switch = build_switch("sampling_params", CONFIG, cast(Device, device))
+    pointers, fillers = set(), []
+    for variant in ("refill", "signature", "refill"):
+        switch.switch(variant)
+        fillers.append(switch.current)
+        pointers.add(switch.current.fill([SAMPLED], [4]).temperature.data_ptr())
+    assert len(pointers) == 1
+    assert fillers[0] is fillers[2] is not fillers[1]
+    counters = switch.read_counters()
+    assert (counters["refill"]["fills"], counters["signature"]["fills"]) == (2, 1)
+
+
+def test_an_unknown_variant_is_refused_and_leaves_the_one_that_stands() -> None:
     with pytest.raises(UnknownNameError, match="unknown variant of sampling_params"):
-        build_choice("sampling_params", {"sampling_params": "magic"}, config, cast(Device, FakeDevice()))
+        build_switch(
+            "sampling_params",
+            replace(CONFIG, optimizations=(("sampling_params", "magic"),)),
+            cast(Device, FakeDevice()),
+        )
+    switch = build_switch("sampling_params", CONFIG, cast(Device, FakeDevice()))
+    before = switch.current
+    with pytest.raises(UnknownNameError, match="did you mean 'refill'"):
+        switch.switch("refil")
+    assert (switch.variant, switch.current) == ("signature", before)
+
+
+@pytest.mark.parametrize("shared", [None, "choices_of_a_test:share"])
+def test_what_variants_share_is_built_once_an_engine(shared: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    module = ModuleType("choices_of_a_test")
+    module.build = lambda *arguments: arguments  # type: ignore[attr-defined]
+    module.share = lambda *arguments: list(arguments)  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, module.__name__, module)
+    variant = Variant("returns what it is built with", "choices_of_a_test:build")
+    toggle = Toggle(
+        name="t", summary="", choice_point="t", variants={"a": variant, "b": variant}, baseline="a", recommended="b",
+        source="", exactness=Exactness.BIT_IDENTICAL, step_preserving=True, shared=shared,
+    )  # fmt: skip
+    device = cast(Device, FakeDevice())
+    first, second = (cast("dict[str, tuple[object, ...]]", toggle.build(CONFIG, device)) for _ in range(2))
+    assert first["a"][:2] == (CONFIG, device)
+    if shared is None:
+        assert len(first["a"]) == 2
+    else:
+        assert first["a"][2] == [CONFIG, device]
+        assert first["a"][2] is first["b"][2]
+        assert first["a"][2] is not second["a"][2]
 
 
 def test_declarations_load_without_torch() -> None:
