@@ -73,29 +73,42 @@ def _hints(kind: type) -> dict[str, Any]:
 
 
 def _decode(kind: Any, data: Any, where: str) -> Any:
+    if kind is Any:
+        return data
     if kind is StepTable:
         return StepTable(_mapping(data, where))
     if dataclasses.is_dataclass(kind):
         return _decode_record(typing.cast(type, kind), _mapping(data, where), where)
     origin = typing.get_origin(kind)
     if origin in (types.UnionType, typing.Union):
-        inner = next(arg for arg in typing.get_args(kind) if arg is not type(None))
-        return None if data is None else _decode(inner, data, where)
+        return _decode_union(typing.get_args(kind), data, where)
     if origin is dict:
         inner = typing.get_args(kind)[1]
         if inner is Any:
             return _mapping(data, where)
         return {key: _decode(inner, value, f"{where}.{key}") for key, value in _mapping(data, where).items()}
-    if origin is list and dataclasses.is_dataclass(typing.get_args(kind)[0]):
-        inner = typing.get_args(kind)[0]
-        return [_decode(inner, item, f"{where}[{i}]") for i, item in enumerate(_items(data, where))]
     if origin is list:
-        return _items(data, where)
+        inner, items = typing.get_args(kind)[0], _items(data, where)
+        if inner in (int, float, str, bool):
+            return items  # thousands of plain numbers
+        return [_decode(inner, item, f"{where}[{i}]") for i, item in enumerate(items)]
+    if origin is tuple:  # of any length and one kind
+        inner = typing.get_args(kind)[0]
+        return tuple(_decode(inner, item, f"{where}[{i}]") for i, item in enumerate(_items(data, where)))
     if kind is float and isinstance(data, int) and not isinstance(data, bool):
         return float(data)
     if isinstance(kind, type) and not isinstance(data, kind):
         raise ResultsError(f"expected {kind.__name__}, found {data!r}", where=where)
     return data
+
+
+def _decode_union(kinds: tuple[Any, ...], data: Any, where: str) -> Any:
+    """``data`` as it is where its type is one of ``kinds``, else as the first of them that is built the same way."""
+    if data is None or type(data) in kinds:
+        return data
+    known = [kind for kind in kinds if kind is not type(None)]
+    alike = [kind for kind in known if typing.get_origin(kind) is type(data)]
+    return _decode((alike or known)[0], data, where)
 
 
 def _decode_record(kind: type, data: Mapping[str, Any], where: str) -> Any:
@@ -116,6 +129,8 @@ def _mapping(data: Any, where: str) -> dict[str, Any]:
 
 
 def _items(data: Any, where: str) -> list[Any]:
+    if data is None:  # what had nothing in it was written as null once
+        return []
     if not isinstance(data, list):
         raise ResultsError(f"expected a list, found {type(data).__name__}", where=where)
     return data

@@ -132,7 +132,8 @@ FORMATS = Registry(
     {
         "json": Entry("specbench.report.formats.json:render", "analysis.json, the full schema"),
         "markdown": Entry("specbench.report.formats.markdown:render", "a report for a pull request"),
-        "csv": Entry("specbench.report.formats.csv:render", "one row a point"),
+        "csv": Entry("specbench.report.formats.csv:render", "one row a point, one a comparison"),
+        "html": Entry("specbench.report.formats.html:render", "one page with plots inside, no network"),
     },
 )
 

@@ -43,6 +43,10 @@ class Command:
 
 COMMANDS = {
     "run": Command("specbench.cli.run:run_command", "Measure one configuration: throughput, latency, acceptance."),
+    "ab": Command("specbench.cli.ab:ab_command", "Compare configurations: a verdict with an interval, and why."),
+    "sweep": Command("specbench.cli.sweep:sweep_command", "Measure every point of a grid, and print a table."),
+    "selftest": Command("specbench.cli.selftest:selftest_command", "Prove the instrument here, and what it can show."),
+    "export": Command("specbench.cli.export:export_command", "Render results again: CSV, Markdown, JSON or HTML."),
     "check": Command("specbench.cli.check:check_command", "Check a scenario and print it with every default."),
     "list": Command("specbench.cli.list:list_command", "List drafters, presets, workloads and other names."),
     "doctor": Command("specbench.cli.doctor:doctor_command", "Tell what this machine has, and how to fix what lacks."),

@@ -17,6 +17,7 @@ from specbench.scenario.machine import available_memory_bytes
 from specbench.scenario.memory import block_bytes
 from specbench.scenario.plan import RunPlan
 from specbench.scenario.planner import BASE, plan_run
+from specbench.scenario.questions import count_points
 from specbench.scenario.resolve import ResolvedScenario, longest, model_spec, resolve, workload_settings
 from specbench.scenario.schema import json_schema
 from specbench.scenario.units import format_bytes
@@ -46,6 +47,8 @@ def check_command(
     resolved, variants = check_scenario(scenario, overrides or [], variant)
     plan = plan_run(resolved, variant or BASE)
     summary = summarize(resolved, plan, variants)
+    # A variant may set what the sweep varies, and still be right for `run`, which has one point.
+    summary["sweep_points"] = count_points(scenario, overrides or []) if variant is None else None
     if json:
         print_json({"scenario": plan.scenario, "summary": summary, "plan_sha256": plan.sha256})
         return
@@ -123,6 +126,8 @@ def describe(summary: dict[str, Any]) -> list[tuple[str, str]]:
             f"K = {summary['draft_len']}{most}; {summary['warmup_requests']} requests before, to warm up",
         ),
     ]
+    if (summary["sweep_points"] or 1) > 1:
+        lines.append(("sweep", f"{summary['sweep_points']} points, each is right as well; run leaves them out"))
     if summary["variants"]:
         lines.append(("variants", f"{', '.join(summary['variants'])}: each is right as well"))
     return lines

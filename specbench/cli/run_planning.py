@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from specbench.errors import ScenarioError
-from specbench.measure.masking import mask, mask_scenario
 from specbench.measure.results_folder import SCENARIO
 from specbench.measure.session import read_plan
-from specbench.registry import PRESETS
 from specbench.scenario.loader import load_scenario
+from specbench.scenario.masking import mask, mask_scenario
 from specbench.scenario.plan import RunPlan
-from specbench.scenario.planner import BASE, plan_run
+from specbench.scenario.planner import BASE, plan_run, require_recorded
 from specbench.scenario.resolve import ResolvedScenario, resolve
+from specbench.scenario.settled import settle
 
 
 @dataclass(frozen=True)
@@ -43,7 +42,8 @@ def plan_from(options: Options) -> tuple[ResolvedScenario, RunPlan]:
     :raises InputError: whatever is wrong with the scenario or the flags.
     """
     resolved, variant = _read(options)
-    resolved = settle(resolved)
+    require_recorded(resolved.scenario)
+    resolved = settle(resolved, say)
     plan = plan_run(resolved, mask(variant))
     return resolved, replace(plan, scenario=mask_scenario(plan.scenario))
 
@@ -61,31 +61,6 @@ def _read(options: Options) -> tuple[ResolvedScenario, str]:
         raise ScenarioError("--set and --variant need the scenario they change", where="specbench run --resume")
     points = read_plan(options.resume).get("points") or [{}]
     return resolve(load_scenario(options.resume / SCENARIO)), points[0].get("variant", BASE)
-
-
-def settle(resolved: ResolvedScenario) -> ResolvedScenario:
-    """The scenario as it can be written down and read back anywhere: what is measured is what is written.
-
-    A secret in the system prompt is masked in what is sent as well, since a resumed run knows no other text.
-    """
-    scenario = resolved.scenario
-    workload, model = scenario.workload, scenario.model
-    prompt = None if workload.system_prompt is None else mask(workload.system_prompt)
-    if prompt != workload.system_prompt:
-        say("workload.system_prompt: what looks like a secret in it is replaced by ***, in what is sent as well")
-    path = None if workload.path is None else _absolute(workload.path)
-    source = model.source
-    if source not in PRESETS and os.path.exists(os.path.expanduser(source)):
-        source = _absolute(source)
-    update = {
-        "workload": workload.model_copy(update={"path": path, "system_prompt": prompt}),
-        "model": model.model_copy(update={"source": source}),
-    }
-    return replace(resolved, scenario=scenario.model_copy(update=update))
-
-
-def _absolute(path: str) -> str:
-    return os.path.abspath(os.path.expanduser(path))
 
 
 def say(line: str) -> None:

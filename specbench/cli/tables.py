@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from rich.console import Console
 
-NARROWEST = 80
+NARROWEST = 64
+"""Columns that every table can be folded or split into without cutting a number."""
 STYLES = {"ok": "green", "warn": "yellow", "missing": "red"}
 """Colours of status words on a terminal."""
 
@@ -47,7 +48,8 @@ def _print_rich(headers: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
 def open_console() -> Console:
     """A console on stdout for tables. Imports rich.
 
-    It is 80 columns wide at least: in less, rich would cut digits off without a sign, and a wrapped line is only ugly.
+    It is :data:`NARROWEST` columns wide at least: in less, rich would cut digits off without a sign, and a wrapped line
+    is only ugly.
     A closed pipe is left to ``app.main``, where rich would end the process with a code of its own.
     """
     from rich.console import Console

@@ -13,6 +13,7 @@ from specbench.measure.gates import Measured, judge_run
 from specbench.measure.results_folder import COMPLETE
 from specbench.measure.telemetry import FullBatch, StepTimes
 from specbench.records import Analysis, Point, RequestRecord, TrialRecord, WarmUp
+from specbench.scenario.plan import PlanPoint
 
 
 @dataclass(frozen=True)
@@ -42,14 +43,14 @@ def analyze_run(trials: Sequence[TrialRecord], requests: Sequence[RequestRecord]
     gates = judge_run(Measured(counted, used))
     return Analysis(
         kind="run",
-        label=_label(counted),
+        label=strongest_label(counted),
         status=_status(counted, context.planned_trials),
         scenario=context.scenario,
         environment=context.environment,
         points=[compute_point(group, used) for group in by_point.values()],
         gates=gates,
         subject=counted[0].subject,
-        warmup=_total_warmup(counted),
+        warmup=total_warmup(counted),
         command=context.command,
         plan_hash=context.plan_hash,
         started_utc=counted[0].started_utc,
@@ -67,10 +68,10 @@ def select_trials(trials: Sequence[TrialRecord]) -> list[TrialRecord]:
     return [chosen[number] for number in sorted(chosen)]
 
 
-def _label(trials: Sequence[TrialRecord]) -> str:
+def strongest_label(trials: Sequence[TrialRecord]) -> str:
     """The strongest warning among the trials' labels."""
     labels = {trial.label for trial in trials}
-    order = ("forced acceptance", "synthetic input", "natural")
+    order = ("forced acceptance", "replayed acceptance", "synthetic input", "natural")
     return next((label for label in order if label in labels), sorted(labels)[0])
 
 
@@ -81,7 +82,8 @@ def _status(trials: Sequence[TrialRecord], planned: int | None) -> str:
     return "interrupted" if planned is not None and len(trials) < planned else "complete"
 
 
-def _total_warmup(trials: Sequence[TrialRecord]) -> WarmUp | None:
+def total_warmup(trials: Sequence[TrialRecord]) -> WarmUp | None:
+    """Every warm-up that was run, together."""
     done = [trial.warmup for trial in trials if trial.warmup]
     if not done:
         return None
@@ -93,14 +95,19 @@ def _total_warmup(trials: Sequence[TrialRecord]) -> WarmUp | None:
     )
 
 
-def compute_point(trials: Sequence[TrialRecord], requests: Sequence[RequestRecord]) -> Point:
-    """The figures of one point and variant, its trials pooled."""
+def compute_point(
+    trials: Sequence[TrialRecord], requests: Sequence[RequestRecord], planned: PlanPoint | None = None
+) -> Point:
+    """The figures of one point and variant, its trials pooled.
+
+    :param planned: as the plan knows it, for its coordinates in a sweep.
+    """
     known = {(trial.trial, trial.attempt) for trial in trials}
     mine = [request for request in requests if (request.trial, request.attempt) in known]
     tokens, wall_s = sum(t.committed_tokens for t in trials), sum(t.wall_ns for t in trials) / 1e9
     served = [request for request in mine if request.finish_reason in ("stop", "length")]
     return Point(
-        **_coordinates(trials[0]),
+        **coordinates_of(trials[0]),
         status=_status(trials, None),
         trials=len(trials),
         requests=len(mine),
@@ -112,14 +119,16 @@ def compute_point(trials: Sequence[TrialRecord], requests: Sequence[RequestRecor
         mean_osl=_mean([request.output_tokens for request in served]),
         output_tokens_per_s=tokens / wall_s if wall_s else None,
         requests_per_s=len(served) / wall_s if wall_s else None,
-        tokens_sha256=_common_hash(trials),
+        tokens_sha256=common_hash(trials),
         **_step_figures(trials),
         **_latency_figures(mine),
         ranges=telemetry.range_stats(trials),
+        axes=dict(planned.coordinates) if planned else {},
     )
 
 
-def _coordinates(trial: TrialRecord) -> dict[str, Any]:
+def coordinates_of(trial: TrialRecord) -> dict[str, Any]:
+    """What a :class:`Point` says of its place, from the axes of a trial."""
     axes: Mapping[str, Any] = trial.axes
     names = ("model", "drafter", "acceptance", "workload", "concurrency", "draft_len", "isl", "osl")
     return {"point": trial.point, "variant": trial.variant, **{name: axes.get(name) for name in names}}
@@ -130,7 +139,7 @@ def _step_figures(trials: Sequence[TrialRecord]) -> dict[str, Any]:
     slots = min(concurrency, trials[0].axes.get("max_batch_size") or concurrency)
     full = sum((telemetry.full_batch(trial.steps, slots) for trial in trials), FullBatch(0, 0, 0, 0))
     accepted = telemetry.count_acceptance(trial.steps for trial in trials)
-    times = _sum_times([telemetry.split_step_time(trial) for trial in trials])
+    times = sum_times([telemetry.split_step_time(trial) for trial in trials])
     counts = {name: list(getattr(accepted, name)) for name in ("drafted", "eligible", "opened", "accepted")}
     components = {"step_ms": "wall", "device_ms": "device", "host_total_ms": "host_total"}
     components |= {"host_exposed_ms": "host_exposed", "other_idle_ms": "other_idle"}
@@ -156,7 +165,8 @@ def _step_figures(trials: Sequence[TrialRecord]) -> dict[str, Any]:
     return figures
 
 
-def _sum_times(times: Sequence[StepTimes | None]) -> StepTimes | None:
+def sum_times(times: Sequence[StepTimes | None]) -> StepTimes | None:
+    """All of them together; None where one is not known."""
     known = [item for item in times if item is not None]
     if not known or len(known) < len(times):
         return None
@@ -178,6 +188,7 @@ def _mean(values: Sequence[int]) -> float | None:
     return sum(values) / len(values) if values else None
 
 
-def _common_hash(trials: Sequence[TrialRecord]) -> str | None:
+def common_hash(trials: Sequence[TrialRecord]) -> str | None:
+    """The hash that all trials share, or None."""
     hashes = {trial.tokens_sha256 for trial in trials}
     return hashes.pop() if len(hashes) == 1 else None

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Protocol
 
 from specbench.errors import EngineError, InputError
@@ -114,6 +114,133 @@ class LoopResult:
     planned_requests: int
 
 
+def in_order(flights: Iterable[Flight]) -> list[Flight]:
+    """Requests in workload order, however they were sent."""
+    return sorted(flights, key=lambda flight: (flight.planned.conversation, flight.planned.turn))
+
+
+class Admission:
+    """Keeps ``concurrency`` requests in flight: a conversation's next turn is sent when its last one ended, the first
+    turn of another when a conversation ended.
+
+    It acts when it is told to, between steps, so that a run's requests meet in the same steps every time.
+
+    :param build: makes the request of a later turn: see :meth:`RequestSource.build`.
+    :param turns_of: how many turns a conversation has.
+    :param next_first_turn: the first turn of the next conversation, None when there is none left.
+    """
+
+    def __init__(
+        self,
+        subject: Subject,
+        concurrency: int,
+        clock: Clock,
+        *,
+        build: Callable[[int, int, Sequence[Sequence[int]]], PlannedRequest],
+        turns_of: Callable[[int], int],
+        next_first_turn: Callable[[], PlannedRequest | None],
+    ) -> None:
+        self.flights: list[Flight] = []
+        self.active: dict[int, Flight] = {}
+        self.num_refused = 0
+        self._subject = subject
+        self._concurrency = concurrency
+        self._clock = clock
+        self._build = build
+        self._turns_of = turns_of
+        self._next_first_turn = next_first_turn
+        self._outputs: dict[int, list[list[int]]] = {}
+
+    def fill(self, now_ns: int) -> None:
+        """Send first turns until enough requests are in flight.
+
+        :raises InputError: one of them can never be served.
+        """
+        while len(self.active) < self._concurrency:
+            planned = self._next_first_turn()
+            if planned is None:
+                return
+            self._send(planned, now_ns)
+
+    def collect(self, now_ns: int) -> list[Flight]:
+        """Take what ended, send the next turns, then fill up with new conversations; return what ended."""
+        ended = [flight for flight in self.active.values() if flight.state and flight.state.finish_reason]
+        for flight in ended:
+            self._follow_up(flight)
+        if ended:
+            self.fill(now_ns)
+        return ended
+
+    def _follow_up(self, flight: Flight) -> None:
+        conversation, turn = flight.planned.conversation, flight.planned.turn + 1
+        del self.active[conversation]
+        outputs = self._outputs.setdefault(conversation, [])
+        outputs.append(list(flight.state.output_token_ids if flight.state else ()))
+        if turn < self._turns_of(conversation):
+            self._send(self._build(conversation, turn, outputs), self._clock.now_ns())
+        else:
+            del self._outputs[conversation]
+
+    def _send(self, planned: PlannedRequest, start_ns: int) -> None:
+        """Submit one request. One that cannot be served ends its conversation; a first turn, the run."""
+        try:
+            state = self._subject.submit(planned.prompt_token_ids, planned.params, planned.request_id)
+        except InputError as error:
+            if planned.turn == 0:
+                raise
+            self.flights.append(Flight(planned, start_ns, None, error.what))
+            self.num_refused += 1
+            return
+        flight = Flight(planned, start_ns, state)
+        self.flights.append(flight)
+        self.active[planned.conversation] = flight
+
+    def require_progress(self) -> None:
+        """Requests are in flight, so the subject must have something to do.
+
+        :raises EngineError: it has not, and would never end them.
+        """
+        if self.active and not self._subject.has_work:
+            stuck = ", ".join(flight.planned.request_id for flight in self.active.values())
+            raise EngineError(
+                f"the engine is idle, but these requests have not ended: {stuck}",
+                where="closed loop",
+                hint="this is a defect of the engine: please report it with the scenario",
+            )
+
+    def cancel(self) -> None:
+        """Drop what is in flight and let the subject run empty, so that the next loop starts from nothing."""
+        for flight in self.active.values():
+            self._subject.cancel(flight.planned.request_id)
+        self.active.clear()
+        while self._subject.has_work:
+            self._subject.advance()
+
+
+@dataclass
+class Tally:
+    """What requests came to: counted once each, when it ended."""
+
+    requests: int = 0
+    tokens: int = 0
+    accepted: int = 0
+    target_steps: int = 0
+
+    def add(self, flights: Iterable[Flight]) -> None:
+        """Count these too."""
+        for flight in flights:
+            self.requests += 1
+            self.tokens += flight.num_tokens
+            if flight.state:
+                self.accepted += sum(flight.state.accepted_lengths)
+                self.target_steps += len(flight.state.accepted_lengths)
+
+    @property
+    def acceptance_length(self) -> float | None:
+        """Tokens a request and target step; None before the first one."""
+        return self.accepted / self.target_steps if self.target_steps else None
+
+
 @dataclass
 class ClosedLoop:
     """Drives ``subject`` with ``concurrency`` requests in flight until ``source`` is used up.
@@ -132,13 +259,7 @@ class ClosedLoop:
     timeout_s: float | None = None
     progress: ProgressObserver = field(default_factory=NoProgress)
 
-    _flights: list[Flight] = field(init=False, default_factory=list)
-    _active: dict[int, Flight] = field(init=False, default_factory=dict)
-    _outputs: dict[int, list[list[int]]] = field(init=False, default_factory=dict)
-    _done_tokens: int = field(init=False, default=0)
-    _done_accepted: int = field(init=False, default=0)
-    _done_target_steps: int = field(init=False, default=0)
-    _num_done: int = field(init=False, default=0)
+    _done: Tally = field(init=False, default_factory=Tally)
     _client_ns: int = field(init=False, default=0)
 
     def run(self) -> LoopResult:
@@ -147,103 +268,53 @@ class ClosedLoop:
         :raises InputError: a first turn can never be served.
         :raises EngineError: the subject failed.
         """
-        waiting = deque(self.source.build(c, 0, ()) for c in range(len(self.source.num_turns)))
-        planned = sum(self.source.num_turns)
+        num_turns = self.source.num_turns
+        waiting = deque(self.source.build(conversation, 0, ()) for conversation in range(len(num_turns)))
+        admission = Admission(
+            self.subject,
+            self.concurrency,
+            self.clock,
+            build=self.source.build,
+            turns_of=num_turns.__getitem__,
+            next_first_turn=lambda: waiting.popleft() if waiting else None,
+        )
+        planned = sum(num_turns)
         origin_ns = now_ns = self.clock.now_ns()
         deadline_ns = None if self.timeout_s is None else origin_ns + int(self.timeout_s * 1e9)
         status = "complete"
-        self._fill(waiting, now_ns)
-        while self._active:
-            self._check_progress_possible()
+        admission.fill(now_ns)
+        while admission.active:
+            admission.require_progress()
             self.subject.advance()
             now_ns = self.clock.now_ns()
-            self._collect(waiting, now_ns)
+            self._done.add(admission.collect(now_ns))
             if self.progress.is_due(now_ns):
-                self.progress.show(self._measure_progress(now_ns - origin_ns, planned))
+                self.progress.show(self._measure_progress(admission, now_ns - origin_ns, planned))
             cut = self._why_cut(now_ns, deadline_ns)
             self._client_ns += self.clock.now_ns() - now_ns
-            if cut and (self._active or waiting):
+            if cut and (admission.active or waiting):
                 status = cut
                 break
-        self.progress.finish(self._measure_progress(now_ns - origin_ns, planned))
-        self._cancel_active()
-        return LoopResult(self._flights, origin_ns, status, self._client_ns, planned)
+        self.progress.finish(self._measure_progress(admission, now_ns - origin_ns, planned))
+        admission.cancel()
+        return LoopResult(admission.flights, origin_ns, status, self._client_ns, planned)
 
     def _why_cut(self, now_ns: int, deadline_ns: int | None) -> str | None:
         if self.stop.requested:
             return "interrupted"
         return "timeout" if deadline_ns is not None and now_ns >= deadline_ns else None
 
-    def _check_progress_possible(self) -> None:
-        if not self.subject.has_work:
-            stuck = ", ".join(flight.planned.request_id for flight in self._active.values())
-            raise EngineError(
-                f"the engine is idle, but these requests have not ended: {stuck}",
-                where="closed loop",
-                hint="this is a defect of the engine: please report it with the scenario",
-            )
-
-    def _fill(self, waiting: deque[PlannedRequest], now_ns: int) -> None:
-        while waiting and len(self._active) < self.concurrency:
-            self._send(waiting.popleft(), now_ns)
-
-    def _send(self, planned: PlannedRequest, start_ns: int) -> None:
-        """Submit one request. One that cannot be served ends its conversation; a first turn, the run."""
-        try:
-            state = self.subject.submit(planned.prompt_token_ids, planned.params, planned.request_id)
-        except InputError as error:
-            if planned.turn == 0:
-                raise
-            self._flights.append(Flight(planned, start_ns, None, error.what))
-            self._num_done += 1
-            return
-        flight = Flight(planned, start_ns, state)
-        self._flights.append(flight)
-        self._active[planned.conversation] = flight
-
-    def _collect(self, waiting: deque[PlannedRequest], now_ns: int) -> None:
-        """Take what ended, send the next turns, then fill up with new conversations."""
-        ended = [flight for flight in self._active.values() if flight.state and flight.state.finish_reason]
-        for flight in ended:
-            planned = flight.planned
-            del self._active[planned.conversation]
-            self._account(flight)
-            outputs = self._outputs.setdefault(planned.conversation, [])
-            outputs.append(list(flight.state.output_token_ids if flight.state else ()))
-            if planned.turn + 1 < self.source.num_turns[planned.conversation]:
-                follow_up = self.source.build(planned.conversation, planned.turn + 1, outputs)
-                self._send(follow_up, self.clock.now_ns())
-            else:
-                del self._outputs[planned.conversation]
-        if ended:
-            self._fill(waiting, now_ns)
-
-    def _account(self, flight: Flight) -> None:
-        self._num_done += 1
-        self._done_tokens += flight.num_tokens
-        if flight.state:
-            self._done_accepted += sum(flight.state.accepted_lengths)
-            self._done_target_steps += len(flight.state.accepted_lengths)
-
-    def _cancel_active(self) -> None:
-        """Drop what is in flight and let the subject run empty, so that the next loop starts from nothing."""
-        for flight in self._active.values():
-            self.subject.cancel(flight.planned.request_id)
-        self._active.clear()
-        while self.subject.has_work:
-            self.subject.advance()
-
-    def _measure_progress(self, elapsed_ns: int, planned: int) -> Progress:
-        active = [flight for flight in self._active.values() if flight.state]
-        tokens = self._done_tokens + sum(flight.num_tokens for flight in active)
+    def _measure_progress(self, admission: Admission, elapsed_ns: int, planned: int) -> Progress:
+        active = list(admission.active.values())
         partial = sum(min(flight.num_tokens / flight.planned.params.max_tokens, 1.0) for flight in active)
-        committed = self._done_accepted + sum(sum(f.state.accepted_lengths) for f in active if f.state)
-        target_steps = self._done_target_steps + sum(len(f.state.accepted_lengths) for f in active if f.state)
+        so_far = replace(self._done)
+        so_far.add(active)
+        done = self._done.requests + admission.num_refused
         return Progress(
-            requests_done=self._num_done,
+            requests_done=done,
             requests_planned=planned,
-            tokens=tokens,
+            tokens=so_far.tokens,
             elapsed_s=elapsed_ns / 1e9,
-            fraction=min((self._num_done + partial) / planned, 1.0) if planned else 1.0,
-            acceptance_length=committed / target_steps if target_steps else None,
+            fraction=min((done + partial) / planned, 1.0) if planned else 1.0,
+            acceptance_length=so_far.acceptance_length,
         )

@@ -22,7 +22,7 @@ from typing import Any
 import psutil
 
 import specbench
-from specbench.measure.masking import mask
+from specbench.scenario.masking import mask
 
 CPU_FLAGS = (
     "avx2",
@@ -254,4 +254,5 @@ def _at(data: Mapping[str, Any], path: tuple[str, ...]) -> Any:
 def command_line() -> str:
     """The command as typed, secrets masked."""
     program = Path(sys.argv[0]).name or "specbench"
-    return mask(shlex.join([program if program != "__main__.py" else "specbench", *sys.argv[1:]]))
+    arguments = [mask(argument) for argument in sys.argv[1:]]
+    return mask(shlex.join([program if program != "__main__.py" else "specbench", *arguments]))

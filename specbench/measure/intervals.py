@@ -5,10 +5,13 @@ An interval set is an int64 array [n, 2] of (start, end) rows, in nanoseconds.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 import numpy.typing as npt
 
 Intervals = npt.NDArray[np.int64]
+NOTHING: Intervals = np.empty((0, 2), dtype=np.int64)
 
 
 def merge(intervals: Intervals) -> Intervals:
@@ -21,6 +24,11 @@ def merge(intervals: Intervals) -> Intervals:
     opens = np.flatnonzero(np.concatenate(([True], kept[1:, 0] > reach[:-1])))
     closes = np.concatenate((opens[1:] - 1, [len(kept) - 1]))
     return np.stack((kept[opens, 0], reach[closes]), axis=1)
+
+
+def pair(start_ns: Sequence[int], end_ns: Sequence[int]) -> Intervals:
+    """Intervals from their starts and ends."""
+    return np.stack((np.asarray(start_ns, dtype=np.int64), np.asarray(end_ns, dtype=np.int64)), axis=1)
 
 
 def clip(intervals: Intervals, start: int, end: int) -> Intervals:
@@ -46,8 +54,15 @@ def covered_before(merged: Intervals, points: npt.NDArray[np.int64]) -> npt.NDAr
     return np.where(index == 0, 0, before[last] + inside)
 
 
+def covered_within(
+    merged: Intervals, starts: npt.NDArray[np.int64], ends: npt.NDArray[np.int64]
+) -> npt.NDArray[np.int64]:
+    """For each window (``starts[i]``, ``ends[i]``), the length of ``merged`` that lies in it."""
+    return covered_before(merged, ends) - covered_before(merged, starts)
+
+
 def overlap(first: Intervals, second: Intervals) -> int:
     """Length that lies in both of two disjoint interval sets."""
     if len(first) == 0 or len(second) == 0:
         return 0
-    return int((covered_before(second, first[:, 1]) - covered_before(second, first[:, 0])).sum())
+    return int(covered_within(second, first[:, 0], first[:, 1]).sum())

@@ -36,11 +36,15 @@ class CollectionLog:
 
 
 @contextlib.contextmanager
-def without_collection() -> Iterator[CollectionLog]:
-    """Collect now, then keep the collector off; a collection that happens all the same is counted."""
+def without_collection(*, young_only: bool = False) -> Iterator[CollectionLog]:
+    """Collect now, then keep the collector off; a collection that happens all the same is counted.
+
+    :param young_only: leave old objects, which take a tenth of a second to look through with PyTorch loaded, to the
+        collections that happen by themselves between windows.
+    """
     log = CollectionLog()
     was_enabled = gc.isenabled()
-    gc.collect()
+    gc.collect(1 if young_only else 2)
     gc.freeze()
     gc.disable()
     gc.callbacks.append(log)
@@ -66,24 +70,35 @@ class MachineSample:
     gpu: tuple[list[str], ...] | None
 
 
-def sample_machine(with_gpu: bool) -> MachineSample:
-    """Read the counters; a few milliseconds, more with a GPU, so never inside a window."""
+def sample_machine(with_gpu: bool, other_process: int | None = None) -> MachineSample:
+    """Read the counters; a few milliseconds, more with a GPU, so never inside a window.
+
+    :param other_process: id of a process that is measured, too: what it uses is no other load.
+    """
     times = psutil.cpu_times()
     idle = times.idle + getattr(times, "iowait", 0.0)
     # Linux counts guest time in user time as well.
     total = sum(times) - getattr(times, "guest", 0.0) - getattr(times, "guest_nice", 0.0)
-    own = psutil.Process().cpu_times()
+    own_s = _process_seconds(None) + (_process_seconds(other_process) if other_process is not None else 0.0)
     load = load_average()
     rows = query_gpus(GPU_FIELDS) if with_gpu else None
     return MachineSample(
         busy_s=total - idle,
         total_s=total,
-        own_s=own.user + own.system,
+        own_s=own_s,
         load=load[0] if load else None,
         mhz=_mean_mhz(),
         throttle_events=_throttle_events(),
         gpu=None if rows is None else tuple(rows),
     )
+
+
+def _process_seconds(process: int | None) -> float:
+    """CPU time of a process, of this one for None; 0 for one that is gone."""
+    with contextlib.suppress(psutil.Error):
+        times = psutil.Process(process).cpu_times()
+        return float(times.user + times.system)
+    return 0.0
 
 
 def make_evidence(start: MachineSample, end: MachineSample, log: CollectionLog, client_ns: int) -> Evidence:

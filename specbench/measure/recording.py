@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 
 from specbench.device.tracing import Span
 from specbench.measure import intervals, telemetry
-from specbench.measure.driver import Flight, LoopResult
+from specbench.measure.driver import Flight, LoopResult, in_order
+from specbench.measure.mirrored import Edges, PassResult
 from specbench.measure.subject import Telemetry
-from specbench.records import RangeTimes, RequestRecord, StepTable
+from specbench.records import Period, RangeTimes, RequestRecord, StepTable
 
 Decode = Callable[[Sequence[int]], str]
+PERIODS_PER_QUAD = 4
 
 
 @dataclass(frozen=True)
@@ -30,14 +33,21 @@ class Kept:
 
 @dataclass(frozen=True)
 class Window:
-    """One measured window in numbers: everything a trial line says beyond its place in the plan."""
+    """One measured window in numbers: everything a trial line says beyond its place in the plan.
+
+    :param wall_ns: what the figures are over: the whole window, or the timed periods of a pass.
+    :param acceptance_length: over the same steps as the other figures.
+    :param steps: all of the window, those between timed periods included.
+    """
 
     wall_ns: int
     committed_tokens: int
     tokens_sha256: str | None
+    acceptance_length: float | None
     steps: StepTable
     device_busy: RangeTimes | None
     ranges: dict[str, RangeTimes]
+    periods: list[Period] = field(default_factory=list)
 
     @property
     def output_tokens_per_s(self) -> float | None:
@@ -46,21 +56,79 @@ class Window:
 
 
 def record_window(loop: LoopResult, found: Telemetry, has_token_ids: bool) -> Window:
-    """Cut what the subject recorded to the window: from the first admission to the last commit."""
+    """Cut what the subject recorded to a run's window: from the first admission to the last commit."""
     commits = [_last_commit_ns(flight) for flight in loop.flights]
     end_ns = max((commit for commit in commits if commit is not None), default=loop.origin_ns)
     # A step that ended later (launched ahead, for a request that turned out to have ended) committed nothing.
     steps = StepTable.of((step for step in found.steps if step.output_ns <= end_ns), loop.origin_ns)
-    ordered = sorted(loop.flights, key=lambda flight: (flight.planned.conversation, flight.planned.turn))
-    outputs = [flight.state.output_token_ids for flight in ordered if flight.state]
     return Window(
         wall_ns=end_ns - loop.origin_ns,
-        committed_tokens=sum(len(output) for output in outputs),
-        tokens_sha256=telemetry.hash_tokens(outputs) if has_token_ids else None,
+        committed_tokens=sum(flight.num_tokens for flight in loop.flights),
+        tokens_sha256=_hash_outputs(loop) if has_token_ids else None,
+        acceptance_length=telemetry.count_acceptance([steps]).length,
         steps=steps,
         device_busy=_merge_busy(found.busy, loop.origin_ns, end_ns),
         ranges=telemetry.gather_ranges(found.spans, loop.origin_ns, end_ns),
     )
+
+
+def record_pass(result: PassResult, found: Telemetry, has_token_ids: bool) -> Window:
+    """Cut what the subject recorded to a mirrored pass: figures of its timed steps, steps and ranges of all of it."""
+    loop, origin_ns = result.loop, result.loop.origin_ns
+    # Whatever was in flight when the pass ended is no part of it.
+    rows = [step for step in found.steps if step.output_ns <= result.end_ns]
+    periods = _count_periods(result.edges, [step.output_ns for step in rows], origin_ns)
+    timed = StepTable.of(
+        row for period in periods for row in rows[period.first_step : period.first_step + period.num_steps]
+    )
+    return Window(
+        wall_ns=sum(period.end_ns - period.start_ns for period in periods),
+        committed_tokens=_tokens_between(loop.flights, result.edges),
+        tokens_sha256=_hash_outputs(loop) if has_token_ids else None,
+        acceptance_length=telemetry.count_acceptance([timed]).length,
+        steps=StepTable.of(rows, origin_ns),
+        device_busy=_merge_busy(found.busy, origin_ns, result.end_ns),
+        ranges=telemetry.gather_ranges(found.spans, origin_ns, result.end_ns),
+        periods=periods,
+    )
+
+
+def _count_periods(edges: Sequence[Edges], output_ns: Sequence[int], origin_ns: int) -> list[Period]:
+    """Which steps each period timed. The device idles at an edge, so a step lies on one side of it."""
+    periods: list[Period] = []
+    previous = 0  # steps before the period's guard
+    for index, edge in enumerate(edges):
+        first, end = bisect_right(output_ns, edge.start_ns), bisect_right(output_ns, edge.end_ns)
+        periods.append(
+            Period(
+                arm=edge.arm,
+                quad=index // PERIODS_PER_QUAD,
+                first_step=first,
+                num_steps=end - first,
+                num_guard_steps=first - previous,
+                start_ns=edge.start_ns - origin_ns,
+                end_ns=edge.end_ns - origin_ns,
+            )
+        )
+        previous = end
+    return periods
+
+
+def _tokens_between(flights: Sequence[Flight], edges: Sequence[Edges]) -> int:
+    """Tokens that reached the host inside a period."""
+    starts, ends = [edge.start_ns for edge in edges], [edge.end_ns for edge in edges]
+    total = 0
+    for flight in flights:
+        if flight.state:
+            for time_ns, size in zip(flight.state.chunk_times_ns, flight.state.chunk_sizes, strict=True):
+                place = bisect_left(ends, time_ns)
+                total += size if place < len(ends) and starts[place] < time_ns else 0
+    return total
+
+
+def _hash_outputs(loop: LoopResult) -> str:
+    """Over the outputs in workload order, cut ones as far as they got."""
+    return telemetry.hash_tokens(f.state.output_token_ids for f in in_order(loop.flights) if f.state)
 
 
 def _last_commit_ns(flight: Flight) -> int | None:
@@ -77,8 +145,7 @@ def _merge_busy(busy: list[Span] | None, origin_ns: int, end_ns: int) -> RangeTi
 
 def record_requests(loop: LoopResult, trial: int, attempt: int, kept: Kept) -> list[RequestRecord]:
     """One record a request, in workload order."""
-    ordered = sorted(loop.flights, key=lambda flight: (flight.planned.conversation, flight.planned.turn))
-    return [_record_request(flight, loop.origin_ns, trial, attempt, kept) for flight in ordered]
+    return [_record_request(flight, loop.origin_ns, trial, attempt, kept) for flight in in_order(loop.flights)]
 
 
 def _record_request(flight: Flight, origin_ns: int, trial: int, attempt: int, kept: Kept) -> RequestRecord:

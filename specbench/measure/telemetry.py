@@ -126,24 +126,47 @@ def split_step_time(trial: TrialRecord) -> StepTimes | None:
     """Split wall time into device, exposed host and other idle; None without device times."""
     if trial.device_busy is None or len(trial.steps) == 0:
         return None
-    busy = _window(_pairs(trial.device_busy.start_ns, trial.device_busy.end_ns), trial.wall_ns)
+    busy, preparing = busy_intervals(trial), preparing_intervals(trial)
+    start, end = (np.array([at], dtype=np.int64) for at in (0, trial.wall_ns))
+    parts = {name: int(values[0]) for name, values in split_windows(busy, preparing, start, end).items()}
+    return StepTimes(wall=trial.wall_ns, steps=len(trial.steps), **parts)
+
+
+def split_windows(
+    busy: intervals.Intervals,
+    preparing: intervals.Intervals,
+    starts: npt.NDArray[np.int64],
+    ends: npt.NDArray[np.int64],
+) -> dict[str, npt.NDArray[np.int64]]:
+    """Where the time of each window (``starts[i]``, ``ends[i]``) went: device, host_total, host_exposed, other_idle.
+
+    :param busy: disjoint intervals in which the device executed something; ``preparing`` in which the host prepared.
+    """
+    either = intervals.merge(np.concatenate((busy, preparing)))
+    device = intervals.covered_within(busy, starts, ends)
+    used = intervals.covered_within(either, starts, ends)
+    return {
+        "device": device,
+        "host_total": intervals.covered_within(preparing, starts, ends),
+        "host_exposed": used - device,
+        "other_idle": ends - starts - used,
+    }
+
+
+def busy_intervals(trial: TrialRecord) -> intervals.Intervals:
+    """When the device executed something, disjoint and in order; nothing where that is not known."""
+    busy = trial.device_busy
+    return intervals.merge(intervals.pair(busy.start_ns, busy.end_ns) if busy else intervals.NOTHING)
+
+
+def preparing_intervals(trial: TrialRecord) -> intervals.Intervals:
+    """When the host prepared: one of its ranges was open, those in which it waits apart."""
     host = [
-        _pairs(times.start_ns, times.end_ns)
+        intervals.pair(times.start_ns, times.end_ns)
         for name, times in trial.ranges.items()
         if times.lane == "host" and not name.startswith(WAIT_PREFIX)
     ]
-    preparing = _window(np.concatenate(host) if host else np.empty((0, 2), dtype=np.int64), trial.wall_ns)
-    device, host_total = intervals.total(busy), intervals.total(preparing)
-    exposed = host_total - intervals.overlap(preparing, busy)
-    return StepTimes(trial.wall_ns, device, host_total, exposed, trial.wall_ns - device - exposed, len(trial.steps))
-
-
-def _pairs(start_ns: Sequence[int], end_ns: Sequence[int]) -> intervals.Intervals:
-    return np.stack((np.asarray(start_ns, dtype=np.int64), np.asarray(end_ns, dtype=np.int64)), axis=1)
-
-
-def _window(pairs: intervals.Intervals, wall_ns: int) -> intervals.Intervals:
-    return intervals.merge(intervals.clip(pairs, 0, wall_ns))
+    return intervals.merge(np.concatenate(host) if host else intervals.NOTHING)
 
 
 def step_durations_ns(steps: StepTable) -> npt.NDArray[np.int64]:
@@ -229,8 +252,13 @@ def range_stats(trials: Iterable[TrialRecord]) -> dict[str, RangeStats]:
     durations: dict[str, list[npt.NDArray[np.int64]]] = {}
     for trial in trials:
         for name, times in trial.ranges.items():
-            pair = _pairs(times.start_ns, times.end_ns)
+            pair = intervals.pair(times.start_ns, times.end_ns)
             durations.setdefault(name, []).append(pair[:, 1] - pair[:, 0])
+    return describe_ranges(durations)
+
+
+def describe_ranges(durations: Mapping[str, Sequence[npt.NDArray[np.int64]]]) -> dict[str, RangeStats]:
+    """Statistics of each range from all its durations in nanoseconds, which may come in several arrays."""
     stats = {}
     for name, parts in durations.items():
         micros = np.concatenate(parts) / 1e3

@@ -1,6 +1,9 @@
-"""A report on a terminal: tables that fit 80 columns, colour only where there is a terminal."""
+"""A report on a terminal: tables that fit its width, colour only where there is a terminal."""
 
 from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 from rich.console import Console, Group, RenderableType
 from rich.markup import escape
@@ -9,41 +12,66 @@ from rich.table import Table as RichTable
 from rich.text import Text
 
 from specbench.records import Gate
-from specbench.report.report import Report, Section, Table, count_gates
+from specbench.report.layout import (
+    Block,
+    Cell,
+    Facts,
+    GateList,
+    Prose,
+    Report,
+    Section,
+    Table,
+    Word,
+    cell_text,
+    count_gates,
+)
 
 NAME_WIDTH = 16
 """Least width of the first column, so that short tables line up."""
+GAP = 2
+WORD_WIDTH = 16
+"""A column of words may be folded to this before a table is split."""
 STATUS_STYLE = {"pass": "green", "warn": "yellow", "fail": "bold red", "n/a": "dim"}
+TONE_STYLE = {"good": "green", "bad": "bold red", "warn": "yellow", "calm": "cyan"}
 
 
 def print_report(report: Report, console: Console) -> None:
     """Print the whole report; what is no terminal gets no padding at the ends of lines."""
     if console.is_terminal:
-        console.print(render_report(report))
+        console.print(render_report(report, console.width))
         return
     with console.capture() as captured:
-        console.print(render_report(report))
+        console.print(render_report(report, console.width))
     console.file.write("".join(f"{line.rstrip()}\n" for line in captured.get().splitlines()))
 
 
-def render_report(report: Report) -> RenderableType:
-    """The report as one renderable."""
+def render_report(report: Report, width: int = 80) -> RenderableType:
+    """The report as one renderable whose tables fit ``width`` columns."""
     parts: list[RenderableType] = [Text(""), _title(report)]
-    parts += [Text(alert, style="bold red" if report.verdict == "INVALID" else "yellow") for alert in report.alerts]
-    parts += [_pairs(report.facts), Text("")]
-    for section in report.sections:
-        parts.extend(_section(section))
-    parts += [_gates(report.gates), Text(""), _pairs(report.definitions, "dim")]
+    parts += [Text(alert, style="bold red" if report.is_unusable else "yellow") for alert in report.alerts]
+    shown = [section for section in report.sections if not section.is_detail]
+    if shown and shown[0].blocks and not isinstance(shown[0].blocks[0], Facts):
+        parts.append(Text(""))
+    for section in shown:
+        parts.extend(_section(section, width))
+    if left_out := sum(section.is_detail for section in report.sections):
+        more = "one section more is" if left_out == 1 else f"{left_out} sections more are"
+        parts += [Text(f"{more} in the Markdown and HTML reports", style="dim"), Text("")]
+    if report.gates:
+        parts += [_gates(GateList(report.gates)), Text("")]
+    parts.append(_pairs(report.definitions, "dim"))
     return Group(*parts)
 
 
 def _title(report: Report) -> Text:
-    style = "bold red" if report.verdict == "INVALID" else "bold"
-    return Text.assemble((report.title, style), "  ", report.headline)
+    style = TONE_STYLE.get(report.tone, "bold")
+    return Text.assemble((report.title, "bold red" if report.is_unusable else "bold"), "  ").append(
+        report.headline, style if report.tone else ""
+    )
 
 
 def _pairs(pairs: tuple[tuple[str, str], ...], style: str = "") -> RichTable:
-    grid = RichTable.grid(padding=(0, 2))
+    grid = RichTable.grid(padding=(0, GAP))
     grid.add_column(style="dim", no_wrap=True)
     grid.add_column(style=style, overflow="fold")
     for name, text in pairs:
@@ -51,29 +79,94 @@ def _pairs(pairs: tuple[tuple[str, str], ...], style: str = "") -> RichTable:
     return grid
 
 
-def _section(section: Section) -> list[RenderableType]:
-    title: list[RenderableType] = [Text(section.title, style="bold underline")] if section.title else []
-    return [*title, *(_table(table) for table in section.tables)]
+def _section(section: Section, width: int) -> Iterator[RenderableType]:
+    if section.title:
+        yield Text(section.title, style="bold underline")
+    if section.headline:
+        yield Text(section.headline, style=TONE_STYLE.get(section.tone, "bold"))
+    for block in section.blocks:
+        yield from _block(block, width)
+
+
+def _block(block: Block, width: int) -> Iterator[RenderableType]:
+    if isinstance(block, Table):
+        yield from (_table(part) for part in fit(block, width))
+    elif isinstance(block, Facts):
+        if block.title:
+            yield Text(block.title, style="bold")
+        yield Group(Padding(_pairs(block.pairs), (0, 0, 0, GAP if block.title else 0)), Text(""))
+    elif isinstance(block, Prose):
+        yield Group(*(Text(line, style=TONE_STYLE.get(block.tone, "")) for line in block.lines), Text(""))
+    else:
+        yield Group(_gates(block), Text(""))
 
 
 def _table(table: Table) -> RenderableType:
-    rich = RichTable(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim")
-    rich.add_column(Text(table.heading, style="bold not dim"), min_width=NAME_WIDTH, no_wrap=True)
-    for column in range(1, len(table.header)):
+    apart = table.is_titled_apart
+    rich = RichTable(box=None, pad_edge=False, padding=(0, GAP, 0, 0), header_style="dim")
+    for column, name in enumerate(table.header):
         words = table.is_words(column)
-        rich.add_column(escape(table.header[column]), justify="left" if words else "right", no_wrap=not words)
-    for name, *cells in table.texts():
-        rich.add_row(f"  {escape(name)}", *(escape(cell) for cell in cells))
+        header = Text(f"  {name}" if apart else table.heading, style="" if apart else "bold not dim")
+        if column == 0:
+            width = 0 if apart else NAME_WIDTH
+            rich.add_column(header, min_width=width, no_wrap=not apart or not words, overflow="fold")
+        else:
+            rich.add_column(escape(name), justify="left" if words else "right", no_wrap=not words, overflow="fold")
+    for first, *cells in table.rows:
+        rich.add_row(Padding(_cell(first), (0, 0, 0, GAP)), *(_cell(cell) for cell in cells))
+    title: list[RenderableType] = [Text(table.heading, style="bold")] if apart else []
     note: list[RenderableType] = [Text(f"  {table.note}")] if table.note else []
-    return Group(rich, *note, Text(""))
+    return Group(*title, rich, *note, Text(""))
 
 
-def _gates(gates: tuple[Gate, ...]) -> RenderableType:
-    grid = RichTable.grid(padding=(0, 2))
+def _cell(cell: Cell) -> Text:
+    return Text(cell_text(cell), style=TONE_STYLE.get(cell.tone, "") if isinstance(cell, Word) else "")
+
+
+def fit(table: Table, width: int) -> list[Table]:
+    """The table, or where its numbers would not fit, several that repeat the columns that name the row."""
+    widths = _least_widths(table)
+    if not table.is_titled_apart and sum(widths) + GAP * (len(widths) - 1) > width:
+        table = replace(table, header=(" ", *table.header[1:]))  # its title, above it, takes no column's room
+        widths = _least_widths(table)
+    keys = list(range(table.num_keys))
+    groups: list[list[int]] = [[]]
+    used = start = sum(widths[column] + GAP for column in keys)
+    for column in range(table.num_keys, len(table.header)):
+        if groups[-1] and used + widths[column] > width:
+            groups.append([])
+            used = start
+        groups[-1].append(column)
+        used += widths[column] + GAP
+    parts = [_columns(table, [*keys, *group]) for group in groups]
+    return [replace(part, note=table.note if part is parts[-1] else "") for part in parts]
+
+
+def _least_widths(table: Table) -> list[int]:
+    """What each column needs: numbers whole, words folded, the first column with its indent."""
+    columns: Sequence[Sequence[str]] = list(zip(table.header, *table.texts(), strict=True))
+    widths = [max(map(len, column)) for column in columns]
+    widths = [min(size, WORD_WIDTH) if table.is_words(i) else size for i, size in enumerate(widths)]
+    if table.is_titled_apart:
+        return [widths[0] + GAP, *widths[1:]]
+    return [max(NAME_WIDTH, len(table.heading), max(map(len, columns[0])) + GAP), *widths[1:]]
+
+
+def _columns(table: Table, columns: Sequence[int]) -> Table:
+    return replace(
+        table,
+        header=tuple(table.header[column] for column in columns),
+        rows=tuple(tuple(row[column] for column in columns) for row in table.rows),
+    )
+
+
+def _gates(block: GateList) -> RenderableType:
+    gates: Sequence[Gate] = [gate for gate in block.gates if not block.brief or gate.status in ("fail", "warn")]
+    grid = RichTable.grid(padding=(0, GAP))
     grid.add_column(no_wrap=True)
     grid.add_column(no_wrap=True)
     grid.add_column(overflow="fold")
     for gate in gates:
         status = Text(gate.status, style=STATUS_STYLE.get(gate.status, ""))
         grid.add_row(status, escape(gate.name), escape(gate.detail))
-    return Group(Text.assemble(("Gates", "bold"), f"  {count_gates(gates)}"), Padding(grid, (0, 0, 0, 2)))
+    return Group(Text.assemble(("Gates", "bold"), f"  {count_gates(block.gates)}"), Padding(grid, (0, 0, 0, GAP)))

@@ -11,8 +11,9 @@ import pandas as pd
 
 from specbench import encoding
 from specbench.errors import ResultsError
-from specbench.records import Analysis
-from specbench.report.formats.csv import flatten_point
+from specbench.records import Analysis, Comparison
+from specbench.report.formats.csv import flatten_comparison, flatten_point
+from specbench.report.reading import analysis_path, read_analysis
 
 NESTED = ("steps", "ranges", "device_busy")
 """Raw columns of a trial line that are no scalar: they stay in ``trials.jsonl``."""
@@ -20,12 +21,19 @@ NESTED = ("steps", "ranges", "device_busy")
 
 @dataclass(frozen=True)
 class Results:
-    """One row a point, a comparison, a trial, a request. Column names are those of the files."""
+    """One row a point, a comparison, a unit of analysis, a trial, a request. Columns are named as in the files and the
+    CSV; sweep coordinates have a column each, named by the scenario's key in full.
+
+    :param units: of all comparisons; ``comparison`` says of which, ``d_pct`` is the unit's effect.
+    :param ranges: one row a comparison and range: what it takes in both arms, and its change.
+    """
 
     points: pd.DataFrame
     comparisons: pd.DataFrame
     trials: pd.DataFrame
     requests: pd.DataFrame
+    units: pd.DataFrame
+    ranges: pd.DataFrame
     analysis: Analysis
 
 
@@ -34,29 +42,31 @@ def load_results(path: str | Path) -> Results:
 
     :raises ResultsError: not a results folder, damaged, or written by a newer specbench.
     """
-    folder = Path(path)
-    file = folder if folder.is_file() else folder / "analysis.json"
-    folder = file.parent
-    analysis = encoding.from_json(Analysis, _read_object(file), str(file))
+    analysis = read_analysis(Path(path))
+    folder = analysis_path(Path(path)).parent
+    compared = analysis.comparisons
     return Results(
-        points=pd.DataFrame([flatten_point(point) for point in analysis.points]),
-        comparisons=pd.json_normalize([encoding.to_json(item) for item in analysis.comparisons]),
+        points=pd.DataFrame([_with_axes(flatten_point(point), point.axes) for point in analysis.points]),
+        comparisons=pd.DataFrame([_with_axes(flatten_comparison(item), item.point) for item in compared]),
         trials=_frame(folder / "trials.jsonl", NESTED),
         requests=_frame(folder / "requests.jsonl", ()),
+        units=pd.DataFrame([row for item in compared for row in _unit_rows(item)]),
+        ranges=pd.DataFrame([row for item in compared for row in _range_rows(item)]),
         analysis=analysis,
     )
 
 
-def _read_object(path: Path) -> dict[str, Any]:
-    try:
-        data = json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise ResultsError("there is no such file", where=str(path), hint="a folder that `run` wrote") from None
-    except (OSError, ValueError) as error:
-        raise ResultsError(f"cannot be read: {error}", where=str(path)) from error
-    if not isinstance(data, dict):
-        raise ResultsError("holds no JSON object", where=str(path))
-    return data
+def _with_axes(row: dict[str, Any], axes: dict[str, Any]) -> dict[str, Any]:
+    return {**{key: value for key, value in row.items() if key != "axes"}, **axes}
+
+
+def _unit_rows(comparison: Comparison) -> list[dict[str, Any]]:
+    return [{"comparison": comparison.index, **encoding.to_json(unit)} for unit in comparison.units]
+
+
+def _range_rows(comparison: Comparison) -> list[dict[str, Any]]:
+    ranges = comparison.ranges.items()
+    return [{"comparison": comparison.index, "range": name, **encoding.to_json(effect)} for name, effect in ranges]
 
 
 def _frame(path: Path, left_out: tuple[str, ...]) -> pd.DataFrame:

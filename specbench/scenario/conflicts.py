@@ -6,29 +6,41 @@ import os
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from pydantic import ValidationError
-
 from specbench.engine.optimizations.base import load_toggle
 from specbench.errors import DeviceUnavailableError, UnknownNameError, WorkloadError, nearest_hint
 from specbench.registry import ATTENTION, DEVICES, DRAFTERS, OPTIMIZATIONS, WORKLOADS
-from specbench.scenario.diagnosis import all_keys, section_model
 from specbench.scenario.machine import cuda_problem
+from specbench.scenario.masking import is_secret
 from specbench.scenario.places import Issue, describe_value, shorten
 from specbench.scenario.schema import Scenario
+from specbench.scenario.sweep_conflicts import find_sweep_conflicts
 from specbench.scenario.variants import OFF, ON
 from specbench.scenario.yaml12 import KeyPath
 
-ACCEPTANCE_MODES = ("strict", "forced")
-PLANNED_MODES = ("rejection", "replay")
+REPLAY = "replay"
+ACCEPTANCE_MODES = ("strict", "forced", REPLAY)
+PLANNED_MODES = ("rejection",)
 CATEGORIES = ("writing", "roleplay", "reasoning", "math", "coding", "extraction", "stem", "humanities")
 """Of MT-Bench, and so of chat80."""
 SYNTHETIC = "random_tokens"
+RECORDED = "requests.jsonl"
+"""File of a results folder that holds accepted lengths."""
 DEFAULT_DRAFT_LEN = 4
 
 
 def find_conflicts(scenario: Scenario) -> list[Issue]:
     """Every conflict in ``scenario``, in the order of its keys."""
-    checks = (_names, _drafter, _acceptance, _workload, _engine, _optimizations, _variants, _sweep)
+    checks = (
+        _names,
+        _drafter,
+        _acceptance,
+        _process,
+        _workload,
+        _engine,
+        _optimizations,
+        _variants,
+        find_sweep_conflicts,
+    )
     return [issue for check in checks for issue in check(scenario)]
 
 
@@ -100,17 +112,52 @@ def _acceptance(scenario: Scenario) -> Iterator[Issue]:
             nearest_hint(acceptance.mode, ACCEPTANCE_MODES),
         )
         return
+    if acceptance.source is not None:
+        yield from _acceptance_source(acceptance.mode, acceptance.source)
     path = ("acceptance", "length")
     length = acceptance.length
-    if acceptance.mode == "strict":
+    if acceptance.mode != "forced":
         if length is not None:
-            yield Issue(path, "has no effect under strict acceptance", "set acceptance.mode to forced, or drop it")
+            what = f"has no effect under {acceptance.mode} acceptance"
+            yield Issue(path, what, "set acceptance.mode to forced, or drop it")
     elif length is None:
         yield Issue(path, "is missing: forced acceptance needs it", "a mean such as 2.4, or rates such as [0.8, 0.6]")
     elif isinstance(length, tuple) and len(length) < most:
         yield Issue(path, f"found {len(length)} rates; allowed: one for each of {most} draft positions (K), or more")
     elif isinstance(length, (int, float)) and length > most + 1:
         yield Issue(path, f"found {length}; allowed: 1 to {most + 1} (K + 1, K = {most})", "raise drafter.draft_len")
+
+
+def _acceptance_source(mode: str, source: str) -> Iterator[Issue]:
+    path: KeyPath = ("acceptance", "source")
+    if mode != REPLAY:
+        yield Issue(path, f"has no effect under {mode} acceptance", "set acceptance.mode to replay, or drop it")
+    elif not os.path.isfile(os.path.join(os.path.expanduser(source), RECORDED)):
+        problem = f"holds no {RECORDED}" if os.path.isdir(os.path.expanduser(source)) else "no such folder"
+        what = f"{problem}: {describe_value(source)}"
+        yield Issue(path, what, "a results folder of specbench run, sweep or ab")
+
+
+def _process(scenario: Scenario) -> Iterator[Issue]:
+    process = scenario.process
+    if process is None:
+        return
+    python, worktree = process.python, process.worktree
+    if python is not None and not os.access(os.path.expanduser(python), os.X_OK):
+        yield Issue(("process", "python"), f"is no program that can be run: {describe_value(python)}")
+    elif python is not None and os.path.isdir(os.path.expanduser(python)):
+        yield Issue(("process", "python"), f"is a folder: {describe_value(python)}", f"{python}/bin/python")
+    if worktree is not None and not os.path.isdir(os.path.join(os.path.expanduser(worktree), "specbench")):
+        problem = "holds no specbench" if os.path.isdir(os.path.expanduser(worktree)) else "no such folder"
+        yield Issue(("process", "worktree"), f"{problem}: {describe_value(worktree)}", "the root of a checkout")
+    for name, value in process.env.items():
+        # What the operating system refuses: better here than when the process is started.
+        if "=" in name or "\0" in name + value:
+            what = f"the name of an environment variable has no =, and neither name nor value a NUL: {name!r}"
+            yield Issue(("process", "env"), what)
+        if is_secret(name, value):
+            what = f"{name} looks like a secret, and results say in which variables arms differ"
+            yield Issue(("process", "env"), what, f"export {name} before: every arm inherits it")
 
 
 def _workload(scenario: Scenario) -> Iterator[Issue]:
@@ -212,39 +259,3 @@ def _variants(scenario: Scenario) -> Iterator[Issue]:
     for name in scenario.variants:
         if name in (OFF, ON):
             yield Issue(("variants", name), f"{OFF} and {ON} are taken: they switch the toggles of study")
-
-
-def _sweep(scenario: Scenario) -> Iterator[Issue]:
-    sweep, keys = scenario.sweep, set(all_keys())
-    for group, values in (("grid", sweep.grid), ("zip", sweep.zip)):
-        for key in values:
-            if key not in keys or key.startswith(("sweep.", "variants", "study", "name")):
-                hint = nearest_hint(key, keys)
-                yield Issue(("sweep", group, key), "is no scenario key that can be swept", hint)
-    if len({len(values) for values in sweep.zip.values()}) > 1:
-        lengths = ", ".join(f"{key}: {len(values)}" for key, values in sweep.zip.items())
-        yield Issue(("sweep", "zip"), f"lists of unequal length ({lengths}) cannot go in step")
-    yield from _sweep_values(scenario)
-
-
-def _sweep_values(scenario: Scenario) -> Iterator[Issue]:
-    """Each swept value by the schema of the key it is for."""
-    sweep = scenario.sweep
-    short = (("workload", "concurrency"), ("drafter", "draft_len"), ("workload", "isl"), ("workload", "osl"))
-    lists: dict[KeyPath, tuple[tuple[str, str], tuple[Any, ...]]]
-    lists = {("sweep", key): ((section, key), getattr(sweep, key) or ()) for section, key in short}
-    for group, table in (("grid", sweep.grid), ("zip", sweep.zip)):
-        for name, values in table.items():
-            section, _, key = name.partition(".")
-            if key:
-                lists[("sweep", group, name)] = ((section, key), values)
-    for path, ((section, key), values) in lists.items():
-        model = section_model(section)
-        if model is None or key not in model.model_fields:
-            continue
-        for index, value in enumerate(values):
-            try:
-                model.model_validate({key: value})
-            except ValidationError:
-                what = f"found {describe_value(value)}, which {section}.{key} does not allow"
-                yield Issue((*path, index), what)

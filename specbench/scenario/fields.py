@@ -16,6 +16,7 @@ ALLOWED = "allowed"
 MAX_TOKENS = 10_000_000
 MAX_COUNT = 1_000_000
 MAX_SEED = 2**63 - 1
+MAX_BUDGET_S = 30 * 86400
 
 
 def refuse(allowed: str) -> PydanticCustomError:
@@ -73,6 +74,44 @@ def _acceptance_length(value: Any) -> float | tuple[float, ...]:
     return float(value)
 
 
+def _percent(low: float, high: float) -> Callable[[Any], str]:
+    """A validator of a percentage above ``low`` and below ``high``; keeps the text as written."""
+    allowed = f"a percentage above {low:g}% and below {high:g}%, such as {'95%' if low else '0.5%'}"
+
+    def check(value: Any) -> str:
+        try:
+            percent = units.parse_percent(value) if isinstance(value, str) else low
+        except ValueError:
+            percent = low
+        if not low < percent < high:
+            raise refuse(allowed)
+        return str(value)
+
+    return check
+
+
+def _budget(value: Any) -> str:
+    try:
+        seconds = units.parse_duration(value) if isinstance(value, str) else 0.0
+    except ValueError:
+        seconds = 0.0
+    if not 0 < seconds <= MAX_BUDGET_S:
+        raise refuse(f"{units.DURATION_FORM}, above 0 and up to 30d")
+    return str(value)
+
+
+def _environment_value(value: Any) -> Any:
+    """A variable is text, and a number written without quotes is meant as its text."""
+    return str(value) if isinstance(value, int) and not isinstance(value, bool) else value
+
+
+def _whole_keys(value: Any) -> Any:
+    """Keys of a JSON object are text whatever they were: whole numbers again."""
+    if not isinstance(value, dict):
+        return value
+    return {int(k) if isinstance(k, str) and k.isdecimal() and len(k) < 10 else k: v for k, v in value.items()}
+
+
 def _sweep_values(value: Any) -> tuple[Any, ...]:
     values = value if isinstance(value, (list, tuple)) else (value,)
     if not values or any(isinstance(item, dict) or item is None for item in values):
@@ -122,6 +161,23 @@ DurationText = Annotated[
     PlainValidator(_parsed(units.parse_duration)),
     WithJsonSchema({"type": "string", "pattern": units.DURATION_PATTERN, "examples": ["90s", "5m"]}),
 ]
+BudgetText = Annotated[
+    str,
+    PlainValidator(_budget),
+    WithJsonSchema({"type": "string", "pattern": units.DURATION_PATTERN, "examples": ["2m", "15m"]}),
+]
+MarginText = Annotated[
+    str,
+    PlainValidator(_percent(0, 100)),
+    WithJsonSchema({"type": "string", "pattern": units.PERCENT_PATTERN, "examples": ["0.5%"]}),
+]
+ConfidenceText = Annotated[
+    str,
+    PlainValidator(_percent(50, 100)),
+    WithJsonSchema({"type": "string", "pattern": units.PERCENT_PATTERN, "examples": ["95%", "99%"]}),
+]
+EnvironmentValue = Annotated[str, BeforeValidator(_environment_value)]
+WholeKeys = BeforeValidator(_whole_keys)
 StepRangeText = Annotated[
     str,
     PlainValidator(_parsed(units.parse_step_range)),

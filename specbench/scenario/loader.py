@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from specbench.errors import ScenarioError, nearest_hint
 from specbench.registry import OPTIMIZATIONS
 from specbench.scenario.conflicts import find_conflicts
 from specbench.scenario.diagnosis import diagnose
+from specbench.scenario.masking import NAMES_OF_FILES
 from specbench.scenario.overrides import Override, apply_overrides, expand_shorthand, parse_override
 from specbench.scenario.places import Places, describe_value, dotted, raise_issues
 from specbench.scenario.schema import Scenario
@@ -36,12 +38,13 @@ def load_scenario(
     :raises ScenarioError: anything that is wrong, several problems in one message.
     :raises InputError: a single problem of another class, such as a device this machine lacks.
     """
-    base, data, changes = _load_base(Path(path), overrides)
+    file = open_scenario(path, overrides)
     if variant is None:
-        return base
+        return file.base
+    changes = variant_overrides(variant, file.base)
     if not allow_shadowed:
-        _refuse_shadowed(changes, variant_overrides(variant, base), variant)
-    return _apply_variant(base, data, variant, Path(path))
+        _refuse_shadowed(file.overrides, changes, variant)
+    return file.changed(changes)
 
 
 def load_variants(path: str | Path, overrides: Sequence[str] = ()) -> dict[str, Scenario]:
@@ -49,8 +52,45 @@ def load_variants(path: str | Path, overrides: Sequence[str] = ()) -> dict[str, 
 
     :raises ScenarioError: the scenario, or the first of its variants that is wrong.
     """
-    base, data, _ = _load_base(Path(path), overrides)
-    return {name: _apply_variant(base, data, name, Path(path)) for name in base.variants}
+    file = open_scenario(path, overrides)
+    return {name: file.changed(variant_overrides(name, file.base)) for name in file.base.variants}
+
+
+@dataclass(frozen=True)
+class ScenarioFile:
+    """A scenario file that was read once, to be changed many times: by points of a sweep, by arms.
+
+    :param base: as it stands, ``overrides`` applied; ``data`` the same before defaults.
+    """
+
+    path: Path
+    base: Scenario
+    data: dict[str | int, Any]
+    overrides: tuple[Override, ...]
+
+    def changed(self, overrides: Sequence[Override], *, drop: Sequence[str] = ()) -> Scenario:
+        """The scenario with ``overrides`` on top, checked, its defaults still open.
+
+        :param drop: top-level keys to leave out.
+        :raises InputError: what is wrong then.
+        """
+        data: dict[str | int, Any] = to_plain({key: value for key, value in self.data.items() if key not in drop})
+        places = self.base.places.copy()
+        apply_overrides(data, places, overrides)
+        return _validate(data, places, self.path)
+
+
+def open_scenario(path: str | Path, overrides: Sequence[str] = ()) -> ScenarioFile:
+    """Read a scenario file, apply ``key=value`` texts and check it.
+
+    :raises InputError: anything that is wrong.
+    """
+    path = Path(path)
+    data, places = _read_mapping(path)
+    expand_shorthand(data)
+    changes = [parse_override(text) for text in overrides]
+    apply_overrides(data, places, changes)
+    return ScenarioFile(path, _validate(data, places, path), data, tuple(changes))
 
 
 def read_scenario_text(path: Path) -> str:
@@ -84,14 +124,6 @@ def read_scenario_text(path: Path) -> str:
         ) from None
 
 
-def _load_base(path: Path, overrides: Sequence[str]) -> tuple[Scenario, dict[str | int, Any], list[Override]]:
-    data, places = _read_mapping(path)
-    expand_shorthand(data)
-    changes = [parse_override(text) for text in overrides]
-    apply_overrides(data, places, changes)
-    return _validate(data, places, path), data, changes
-
-
 def _read_mapping(path: Path) -> tuple[dict[str | int, Any], Places]:
     try:
         document = read_yaml(read_scenario_text(path))
@@ -109,24 +141,13 @@ def _read_mapping(path: Path) -> tuple[dict[str | int, Any], Places]:
     return document.data, Places(str(path), by_path)
 
 
-def _apply_variant(base: Scenario, data: dict[str | int, Any], variant: str, path: Path) -> Scenario:
-    changed, places = _deep_copy(data), base.places.copy()
-    apply_overrides(changed, places, variant_overrides(variant, base))
-    return _validate(changed, places, path)
-
-
-def _deep_copy(data: dict[str | int, Any]) -> dict[str | int, Any]:
-    copied: dict[str | int, Any] = to_plain(data)
-    return copied
-
-
 def _validate(data: dict[str | int, Any], places: Places, path: Path) -> Scenario:
-    complete = _deep_copy(data)
+    complete: dict[str | int, Any] = to_plain(data)
     complete.setdefault("name", None)
     if complete["name"] is None:
         complete["name"] = _name_from(path)
-    _locate(complete, ("workload", "path"), path.parent)
-    _locate(complete, ("model", "source"), path.parent)
+    for key in NAMES_OF_FILES:
+        _locate(complete, key, path.parent)
     aliases = {name: f"optimizations.{name}" for name in OPTIMIZATIONS}
     try:
         scenario = Scenario.model_validate(complete)
@@ -159,8 +180,7 @@ def _name_from(path: Path) -> str:
 def _refuse_shadowed(changes: Sequence[Override], variant: Sequence[Override], name: str) -> None:
     for change in changes:
         for override in variant:
-            length = min(len(change.path), len(override.path))
-            if change.path[:length] == override.path[:length] and change.value != override.value:
+            if change.meets(override) and change.value != override.value:
                 raise ScenarioError(
                     f"has no effect: the variant {name!r} sets {dotted(override.path)} as well",
                     where=change.place,

@@ -30,6 +30,11 @@ class Override:
     value: Any
     place: str
 
+    def meets(self, other: Override) -> bool:
+        """True where both set the same key, or one of them a section that holds the other's."""
+        length = min(len(self.path), len(other.path))
+        return self.path[:length] == other.path[:length]
+
 
 def parse_override(text: str, *, flag: str = "--set") -> Override:
     """Read ``key=value``. The value is YAML; ``1,2,4`` is a list where the key takes one.

@@ -65,6 +65,8 @@ class ComparisonPlan:
     :param design: ``mirrored`` or ``runs``; ``why_design`` in words.
     :param exactness: the weakest of the differences' (``bit-identical`` where nothing differs, as in A/A).
     :param injected: arm -> a known defect put into it, by ``selftest`` and tests; None: none.
+    :param segment_requests: requests of one run of a ``runs`` unit, set when the plan is sized; None: not known yet, or
+        ``mirrored``, whose segments end with their last period.
     """
 
     index: int
@@ -76,6 +78,7 @@ class ComparisonPlan:
     differences: tuple[Difference, ...]
     exactness: str
     injected: dict[str, dict[str, Any]] | None = None
+    segment_requests: int | None = None
 
 
 @dataclass(frozen=True)
@@ -89,7 +92,8 @@ class AbSettings:
     :param period_steps: timed steps of a period; ``guard_steps`` are run before them after each switch, in no figure.
     :param quads_per_segment: quads of a mirrored segment: the units it gives.
     :param segment_requests: requests of one run of a ``runs`` unit; None: the calibration chooses.
-    :param max_units: units of each comparison at which it ends; None: the calibration chooses.
+    :param max_units: units of each comparison at which it ends (where designs differ, of the one that has most: see
+        :func:`specbench.scenario.enumeration.planned_units`); None: the calibration chooses.
     :param stop_early: False measures to the last unit whatever a look says (``selftest``).
     :param seed: of orders and masks.
     """
@@ -153,6 +157,7 @@ class Question:
 
     :param settings: of ``ab``; None for ``sweep``.
     :param repeats: rounds of a sweep.
+    :param notes: what the asker should be told before it starts.
     """
 
     kind: str
@@ -162,6 +167,7 @@ class Question:
     warmup_requests: int
     scenario: dict[str, Any]
     repeats: int = 1
+    notes: tuple[str, ...] = ()
 
     @cached_property
     def sha256(self) -> str:

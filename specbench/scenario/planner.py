@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from specbench.scenario.conflicts import REPLAY
+from specbench.scenario.places import Issue, raise_issues
 from specbench.scenario.plan import PlanPoint, RunPlan, Trial
 from specbench.scenario.resolve import ResolvedScenario
 from specbench.scenario.schema import Scenario
@@ -11,6 +13,16 @@ from specbench.scenario.yaml12 import to_plain
 
 BASE = "base"
 """Name of the scenario as it stands, where a variant is named otherwise."""
+_MISSING_SOURCE = Issue(
+    ("acceptance", "source"),
+    "is missing: replayed acceptance needs a run whose accepted lengths it takes (only `specbench ab` records them)",
+    "--set acceptance.source=results/FOLDER",
+)
+_ARMS_ONLY = Issue(
+    ("process",),
+    "is for the arms of `specbench ab`; this measures in specbench's own process",
+    "set it in a variant, and compare with --baseline and --candidate",
+)
 
 
 def plan_run(resolved: ResolvedScenario, variant: str = BASE) -> RunPlan:
@@ -27,6 +39,17 @@ def plan_run(resolved: ResolvedScenario, variant: str = BASE) -> RunPlan:
         for index in range(scenario.measure.repeats)
     )
     return RunPlan((point,), trials, scenario.measure.warmup_requests or 0, to_plain(scenario.model_dump()))
+
+
+def require_recorded(scenario: Scenario) -> None:
+    """Refuse to replay what nothing has recorded, and an interpreter for a single arm: only ``ab`` has a baseline.
+
+    :raises ScenarioError: with what to set.
+    """
+    if scenario.acceptance.mode == REPLAY and scenario.acceptance.source is None:
+        raise_issues([_MISSING_SOURCE], scenario.places, str(scenario.places.root))
+    if scenario.process is not None:
+        raise_issues([_ARMS_ONLY], scenario.places, str(scenario.places.root))
 
 
 def name_axes(scenario: Scenario) -> dict[str, Any]:

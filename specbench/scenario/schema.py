@@ -14,10 +14,15 @@ from pydantic_core import CoreSchema
 
 from specbench.engine.config import MAX_DRAFT_LEN
 from specbench.scenario.fields import (
+    MAX_COUNT,
     AcceptanceLength,
+    BudgetText,
+    ConfidenceText,
     Count,
     DurationText,
+    EnvironmentValue,
     LengthOrRange,
+    MarginText,
     Name,
     Names,
     NonEmptyText,
@@ -28,6 +33,7 @@ from specbench.scenario.fields import (
     SweepValues,
     TokenIds,
     Tokens,
+    WholeKeys,
 )
 from specbench.scenario.places import Places
 
@@ -86,7 +92,7 @@ class Drafter(Section):
     draft_len: DraftLen | None = Field(
         default=None, description="K, draft tokens a request and step; null: 0 for drafter none, else 4"
     )
-    runtime_draft_len: dict[Count, DraftLen] | None = Field(
+    runtime_draft_len: Annotated[dict[Count, DraftLen] | None, WholeKeys] = Field(
         default=None,
         description="K by the step's batch size, {largest batch size: K}; above all of them K is 0; null: draft_len",
     )
@@ -103,12 +109,18 @@ class Acceptance(Section):
 
     shorthand = "mode"
     mode: NonEmptyText = Field(
-        default="strict", description="strict: those the target itself would choose; forced: a number"
+        default="strict",
+        description="strict: those the target itself would choose; forced: a number; replay: as many as were recorded",
     )
     length: AcceptanceLength | None = Field(
         default=None,
         description="forced: mean tokens committed a step, bonus included (1 to K + 1), "
         "or conditional acceptance rates by draft position",
+    )
+    source: NonEmptyText | None = Field(
+        default=None,
+        description="replay: results folder whose accepted lengths are replayed; null, in `specbench ab` alone: "
+        "those that the baseline records first",
     )
 
 
@@ -223,6 +235,51 @@ class Measure(Section):
     timeout: DurationText | None = Field(
         default=None, description="a trial is ended after this long, as 5m; null: never"
     )
+    seed: Seed = Field(default=0, description="seed of orders and masks of `ab`, `sweep` and `selftest`")
+    design: Literal["auto", "mirrored", "runs"] = Field(
+        default="auto",
+        description="ab: mirrored: every step is timed in both arms; runs: whole runs by turns; "
+        "auto: mirrored wherever it holds",
+    )
+    margin: MarginText = Field(default="0.5%", description="ab: what counts as no difference")
+    confidence: ConfidenceText = Field(default="95%", description="ab: of intervals and tests, over all comparisons")
+    budget: BudgetText = Field(default="2m", description="ab: how long to measure, warm-up included, as 5m")
+    processes: Annotated[int, Field(ge=1, le=1000)] = Field(
+        default=1, description="ab: fresh processes to spread units over; 4 or more show what a process does"
+    )
+    looks: Annotated[int, Field(ge=1, le=100)] = Field(
+        default=5, description="ab: times at which a comparison may end early, the end of its plan included"
+    )
+    anytime: bool = Field(default=False, description="ab: look after every block of units, at the cost of wider limits")
+    period_steps: Annotated[int, Field(ge=1, le=10_000)] = Field(
+        default=8, description="ab, mirrored: timed steps of a period"
+    )
+    guard_steps: Annotated[int, Field(ge=0, le=1000)] = Field(
+        default=1, description="ab, mirrored: steps after each switch that are in no figure"
+    )
+    quads_per_segment: Annotated[int, Field(ge=1, le=1000)] = Field(
+        default=4, description="ab, mirrored: units a segment gives, four periods each"
+    )
+    segment_requests: Count | None = Field(
+        default=None, description="ab, runs: requests of one run; null: chosen by what a request takes"
+    )
+    max_units: Annotated[int, Field(ge=2, le=MAX_COUNT)] | None = Field(
+        default=None, description="ab: units of each comparison at which it ends; null: what the budget holds"
+    )
+
+
+class Process(Section):
+    """An arm of `specbench ab` in an interpreter of its own: another build, environment or commit. Empty: just that."""
+
+    python: NonEmptyText | None = Field(
+        default=None, description="path of the interpreter; null: the one that runs specbench"
+    )
+    env: dict[NonEmptyText, EnvironmentValue] = Field(
+        default={}, description="{environment variable: value}, set on top of those that specbench has; no secrets"
+    )
+    worktree: NonEmptyText | None = Field(
+        default=None, description="folder of a checkout whose specbench is measured; null: the installed one"
+    )
 
 
 class Scenario(Section):
@@ -235,6 +292,9 @@ class Scenario(Section):
     workload: Workload = Field(default=Workload(), description="what is asked")
     sampling: Sampling = Field(default=Sampling(), description="how tokens are chosen")
     engine: Engine = Field(default=Engine(), description="where and how it runs")
+    process: Process | None = Field(
+        default=None, description="ab: an interpreter of its own for what is measured; null: specbench's own"
+    )
     optimizations: dict[NonEmptyText, NonEmptyText] = Field(
         default={}, description="{toggle: variant}; a toggle that is not named has its recommended variant"
     )

@@ -14,6 +14,7 @@ STEP_RANGE_FORM = "a range of steps such as 100-200, the first not above the sec
 
 DURATION_PATTERN = r"^\s*(?:[0-9]+(?:\.[0-9]+)?\s*(?:ms|s|m|h|d)\s*)+$"
 SIZE_PATTERN = r"^\s*[0-9]+(?:\.[0-9]+)?\s*(?:[KMGT]i?)?B\s*$"
+PERCENT_PATTERN = r"^\s*[0-9]+(?:\.[0-9]+)?\s*%\s*$"
 STEP_RANGE_PATTERN = r"^\s*[0-9]{1,9}\s*-\s*[0-9]{1,9}\s*$"
 
 _SECONDS = {"ms": 1e-3, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}

@@ -126,12 +126,15 @@ class LookPlan:
             final_equivalence_p=equivalence[-1],
         )
 
-    def p_over_looks(self, units_at_looks: Sequence[int], p_value: float, *, is_last: bool = False) -> float:
-        """The two-sided p value of the latest look, corrected for all looks: what Holm may be given.
+    def p_over_looks(
+        self, units_at_looks: Sequence[int], p_value: float, *, is_last: bool = False, two_sided: bool = True
+    ) -> float:
+        """The p value of the latest look, corrected for all looks: what Holm may be given.
 
-        It is the smallest alpha with which this look would claim a difference; above a half, 1.
+        It is the smallest alpha with which this look would claim a difference, or a side of the equivalence test with
+        ``two_sided`` False; above a half, 1.
 
-        :param p_value: two-sided and nominal, of this look's t test.
+        :param p_value: nominal, of this look's t test: of both sides together, or of one.
         :raises InputError: as :meth:`bound`, or ``p_value`` is not between 0 and 1.
         """
         taken, _, fractions = self._looks(units_at_looks, is_last)
@@ -141,13 +144,15 @@ class LookPlan:
             return p_value
 
         def excess(log_alpha: float) -> float:
-            tails = look_tails(taken, fractions[: len(taken)], math.exp(log_alpha), two_sided=True)
-            return 2 * tails[-1] - p_value
+            tails = look_tails(taken, fractions[: len(taken)], math.exp(log_alpha), two_sided=two_sided)
+            return (2 if two_sided else 1) * tails[-1] - p_value
 
         low, high = math.log(max(p_value, _SMALLEST_P)), math.log(0.5)
         if low >= high or excess(high) < 0:
             return 1.0
-        return math.exp(float(optimize.brentq(excess, low, high, xtol=1e-4)))
+        if excess(low) > 0:  # by rounding alone: all looks together are never less likely than one
+            return p_value
+        return max(p_value, math.exp(float(optimize.brentq(excess, low, high, xtol=1e-4))))
 
     def _looks(
         self, units_at_looks: Sequence[int], is_last: bool
@@ -186,14 +191,20 @@ class AnytimeBound:
     martingale (Lai 1976; Wang and Ramdas 2024), which by Ville's inequality exceeds 1 / alpha at any time
     with probability alpha. Both sides of the equivalence test use the same two-sided sequence, so a false
     equivalence has probability alpha at most.
+
+    :param equivalence_alpha: of the equivalence test, where a correction for many comparisons left it another; None:
+        alpha.
     """
 
     alpha: float = 0.05
     mixture: float = DEFAULT_MIXTURE
+    equivalence_alpha: float | None = None
 
     def __post_init__(self) -> None:
         probability(self.alpha, "alpha")
         positive(self.mixture, "mixture")
+        if self.equivalence_alpha is not None:
+            probability(self.equivalence_alpha, "equivalence_alpha")
 
     @property
     def label(self) -> str:
@@ -215,21 +226,34 @@ class AnytimeBound:
         infinite where c >= r: too few units for any claim. Exact for units; with Satterthwaite's df it is an
         approximation.
         """
+        return self._critical(df, self.alpha)
+
+    def equivalence_critical(self, df: float) -> float:
+        """As for the difference."""
+        return self._critical(df, self.equivalence_alpha or self.alpha)
+
+    def _critical(self, df: float, alpha: float) -> float:
         num_units = df + 1
         growth = 1 + num_units * self.mixture
-        ratio = (math.sqrt(growth) / self.alpha) ** (2 / num_units)
+        ratio = (math.sqrt(growth) / alpha) ** (2 / num_units)
         if ratio >= growth:
             return math.inf
         return math.sqrt(df * (ratio - 1) / (1 - ratio / growth))
 
-    def equivalence_critical(self, df: float) -> float:
-        """As for the difference."""
-        return self.difference_critical(df)
-
-    def p_over_looks(self, estimate: Estimate) -> float | None:
-        """The p value that holds at any time: one over the evidence, 1 at most; None without an error."""
-        values = [self._p_value(estimate.mean / error.value, error.df) for error in estimate.errors]
+    def p_over_looks(self, estimate: Estimate, null: float = 0.0) -> float | None:
+        """The p value of a mean equal to ``null`` that holds at any time: one over the evidence, 1 at most; None
+        without an error.
+        """
+        values = [self._p_value((estimate.mean - null) / error.value, error.df) for error in estimate.errors]
         return max(values, default=None)
+
+    def equivalence_p(self, estimate: Estimate, margin: float) -> float | None:
+        """The p value of an effect outside ``margin`` (log points) that holds at any time; None without an error."""
+        sides = [self.p_over_looks(estimate, null) for null in (-margin, margin)]
+        known = [side for side in sides if side is not None]
+        if not known:
+            return None
+        return max(known) if abs(estimate.mean) < margin else 1.0
 
     def _p_value(self, t_statistic: float, df: float) -> float:
         growth = 1 + (df + 1) * self.mixture

@@ -80,6 +80,11 @@ def _solve_tail(paths: UnstoppedPaths | None, num_units: int, increment: float, 
     def excess(log_tail: float) -> float:
         return going_on.share_above(math.exp(log_tail), num_units) - increment
 
-    # A tail is at least what it stops now, and at most that and all stopped before; with room for rounding.
+    # A tail is at least what it stops now, and at most that and all stopped before; with room for rounding, which is a
+    # few per cent at the tiny tails of first looks at two or three units.
     low, high = math.log(increment * 0.8), math.log(min(0.5, 1.2 * (increment + 2 * spent)))
+    while excess(low) > 0:
+        low -= math.log(2)
+    while excess(high) < 0 and high < math.log(0.5):
+        high = min(high + math.log(2), math.log(0.5))
     return math.exp(float(optimize.brentq(excess, low, high, xtol=1e-9)))

@@ -41,7 +41,7 @@ def test_the_printed_scenario_is_one_and_means_the_same(cli: Cli, tmp_path: Path
     copy = tmp_path / "copy.yaml"
     copy.write_text(outcome.stdout)
     assert resolve(load_scenario(copy)) == resolve(load_scenario(QUICKSTART, ["workload.osl=50"]))
-    assert None not in yaml.safe_load(outcome.stdout).values()
+    assert [key for key, value in yaml.safe_load(outcome.stdout).items() if value is None] == ["process"]
 
 
 def test_the_summary_says_what_it_would_take(cli: Cli) -> None:
@@ -52,6 +52,17 @@ def test_the_summary_says_what_it_would_take(cli: Cli) -> None:
     assert "not on this machine (specbench pull smollm2-135m)" in lines["model"]
     assert "132 blocks of 32 tokens, 22.5 KiB a token" in lines["memory"]
     assert lines["plan"].startswith("1 trial(s), each 24 requests at concurrency 4, K = 4, 2304 output tokens at most")
+
+
+def test_points_of_the_sweep_are_checked_and_counted(cli: Cli) -> None:
+    sweep = ["--set", "sweep.concurrency=1,2", "--set", "sweep.draft_len=0,2,4"]
+    assert "# sweep: 6 points, each is right as well" in cli("check", QUICKSTART, *sweep).stdout
+    assert json.loads(cli("check", QUICKSTART, "--json", *sweep).stdout)["summary"]["sweep_points"] == 6
+    assert "# sweep" not in cli("check", QUICKSTART).stdout
+    assert cli("check", QUICKSTART, *sweep, "--variant", "plain").code == 0
+    wrong = cli("check", QUICKSTART, "--set", "sweep.osl=8,2000")
+    assert wrong.code == 2
+    assert "at workload.osl=2000: 2000 output tokens leave no room" in wrong.stderr
 
 
 def test_json_is_json_and_nothing_else(cli: Cli) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from specbench.measure import environment
-from specbench.measure.masking import mask, mask_all
+from specbench.scenario.masking import mask, mask_all
 
 
 @pytest.mark.parametrize(

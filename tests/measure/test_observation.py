@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import gc
+import os
 import subprocess
 import sys
 import time
+import weakref
 from dataclasses import replace
 
+import psutil
 import pytest
 
 from specbench.measure import observation
@@ -31,6 +34,28 @@ def test_the_collector_is_off_and_comes_back() -> None:
     assert gc.get_freeze_count() == 0
     assert log.collections == 0
     assert log not in gc.callbacks
+
+
+def test_old_garbage_may_stay_where_it_is() -> None:
+    class Old:
+        pass
+
+    old = Old()
+    old.itself = old  # type: ignore[attr-defined]
+    gone = weakref.ref(old)
+    gc.collect()
+    gc.collect()  # now it is of the oldest generation
+    del old
+    with without_collection(young_only=True):
+        assert gone() is not None
+    with without_collection():
+        assert gone() is None
+
+
+def test_a_process_that_is_measured_is_no_other_load() -> None:
+    assert sample_machine(False, os.getppid()).own_s >= psutil.Process().cpu_times().user
+    assert sample_machine(False, os.getpid()).own_s == pytest.approx(2 * sample_machine(False).own_s, rel=0.2)
+    assert sample_machine(False, 2**22 + 1).own_s > 0  # no such process
 
 
 def test_a_collection_in_the_window_is_counted() -> None:

@@ -8,22 +8,26 @@ import json
 import re
 from collections.abc import Callable
 from dataclasses import replace
+from itertools import pairwise
 
 import pytest
+from comparison_sample import COMPARED, FASTER, SWEEP
 from rich.console import Console
 from sample import ANALYSIS, BARE, INVALID, POINT
 
 from specbench import encoding
 from specbench.records import Analysis, Gate
 from specbench.registry import FORMATS
-from specbench.report.console import print_report
+from specbench.report.console import fit, print_report
 from specbench.report.formats import csv as csv_format
 from specbench.report.formats import json as json_format
 from specbench.report.formats import markdown
-from specbench.report.report import Quantity, build_report
+from specbench.report.layout import Quantity, Span, Table
+from specbench.report.report import build_report
 
 Golden = Callable[[str, str], None]
-SAMPLES = {"run": ANALYSIS, "invalid": INVALID, "bare": BARE}
+RUNS = {"run": ANALYSIS, "invalid": INVALID, "bare": BARE}
+SAMPLES = {**RUNS, **COMPARED}
 
 
 def on_console(analysis: Analysis, width: int) -> str:
@@ -34,11 +38,24 @@ def on_console(analysis: Analysis, width: int) -> str:
 
 
 @pytest.mark.parametrize("width", [80, 120])
-@pytest.mark.parametrize("name", SAMPLES)
+@pytest.mark.parametrize("name", RUNS)
 def test_console(golden: Golden, name: str, width: int) -> None:
+    golden(f"{name}-{width}.txt", on_console(SAMPLES[name], width))
+
+
+@pytest.mark.parametrize("name", COMPARED)
+def test_console_of_comparisons_and_sweeps(golden: Golden, name: str) -> None:
+    golden(f"{name}-80.txt", on_console(SAMPLES[name], 80))
+
+
+@pytest.mark.parametrize("width", [56, 64, 80, 120])
+@pytest.mark.parametrize("name", SAMPLES)
+def test_no_line_is_longer_than_the_terminal_and_no_number_is_cut(name: str, width: int) -> None:
     text = on_console(SAMPLES[name], width)
     assert max(map(len, text.splitlines())) <= width
-    golden(f"{name}-{width}.txt", text)
+    assert "…" not in text
+    wide = set(re.findall(r"\d[\d.,]*\d", on_console(SAMPLES[name], 400)))
+    assert wide <= set(re.findall(r"\d[\d.,]*\d", text))
 
 
 @pytest.mark.parametrize("name", SAMPLES)
@@ -46,7 +63,7 @@ def test_markdown(golden: Golden, name: str) -> None:
     golden(f"{name}.md", markdown.render(SAMPLES[name]))
 
 
-@pytest.mark.parametrize("name", SAMPLES)
+@pytest.mark.parametrize("name", [*RUNS, "ab", "ab-mixed", "sweep"])
 def test_csv(golden: Golden, name: str) -> None:
     golden(f"{name}.csv", csv_format.render(SAMPLES[name]))
 
@@ -60,9 +77,10 @@ def test_json(golden: Golden) -> None:
 def test_every_registered_format_renders_every_result(kind: str, name: str) -> None:
     text = FORMATS.load(kind)(SAMPLES[name])
     assert text.endswith("\n")
-    assert SAMPLES[name].label in text  # the content label is on every report
     assert re.search(r"\bnan\b", text, re.IGNORECASE) is None
     assert "None" not in text
+    if kind != "csv" or SAMPLES[name].points or SAMPLES[name].comparisons:
+        assert SAMPLES[name].label in text  # the content label is on every report
 
 
 @pytest.mark.parametrize("name", SAMPLES)
@@ -78,7 +96,30 @@ def test_csv_has_one_row_a_point_and_stable_columns() -> None:
     assert [row["ttft_ms_p90"] for row in rows] == ["90.04", ""]  # not measured is empty, not 0
     assert rows[0]["conditional_acceptance"] == "0.5512;0.6033;0.7101;"
     assert list(rows[0]) == csv_format.columns()
-    assert csv_format.render(BARE).splitlines()[0] == csv_format.render(ANALYSIS).splitlines()[0]
+    assert len(set(csv_format.columns())) == len(csv_format.columns())
+    headers = {csv_format.render(analysis).splitlines()[0] for analysis in SAMPLES.values()}
+    assert len(headers) == 1  # so that files can be joined
+
+
+def test_csv_has_one_row_a_comparison_after_the_points() -> None:
+    both = replace(COMPARED["ab-mixed"], points=[POINT])
+    rows = list(csv.DictReader(io.StringIO(csv_format.render(both))))
+    assert [row["row"] for row in rows] == ["point", *["comparison"] * 4]
+    assert [row["verdict"] for row in rows] == ["", "INVALID", "INCONCLUSIVE", "FASTER", "FASTER"]
+    assert rows[0]["speedup_pct"] == rows[1]["output_tokens_per_s"] == ""
+    assert rows[1]["reasons"].startswith("tokens differ")
+    assert json.loads(rows[3]["differences"]) == {"drafter.name": ["none", "ngram"], "drafter.draft_len": [0, 4]}
+    parts = [float(rows[1][f"{name}_log_points"] or 0) for name in csv_format.PARTS]
+    assert sum(parts) == pytest.approx(sum(FASTER.decomposition.values()))
+
+
+def test_csv_keeps_the_coordinates_of_a_sweep() -> None:
+    rows = list(csv.DictReader(io.StringIO(csv_format.render(SWEEP))))
+    assert json.loads(rows[1]["axes"]) == {"workload.concurrency": 2, "drafter.draft_len": 2}
+    assert [row["status"] for row in rows].count("failed") == 1
+    assert rows[-1]["error"].startswith("the KV cache")
+    compared = csv.DictReader(io.StringIO(csv_format.render(COMPARED["ab-sweep"])))
+    assert [json.loads(row["axes"])["workload.concurrency"] for row in compared] == [1, 2, 4, 8]
 
 
 def test_markdown_leaves_nothing_for_the_renderer_to_mistake() -> None:
@@ -110,6 +151,13 @@ def test_markdown_puts_the_answer_first_and_folds_the_rest() -> None:
             assert lines[position + 1] == ""  # without it GitHub shows the table as text
 
 
+@pytest.mark.parametrize("name", SAMPLES)
+def test_markdown_tables_have_as_many_cells_in_every_row(name: str) -> None:
+    cells = [len(re.split(r"(?<!\\)\|", line)) for line in markdown.render(SAMPLES[name]).splitlines()]
+    for before, after in pairwise(cells):
+        assert 1 in (before, after) or before == after
+
+
 def test_an_invalid_result_says_so_first() -> None:
     assert markdown.render(INVALID).splitlines()[2].startswith("**INVALID: ")
     assert "INVALID: requests: 1 of 160 failed" in on_console(INVALID, 200)
@@ -118,9 +166,20 @@ def test_an_invalid_result_says_so_first() -> None:
 def test_several_points_have_a_section_each() -> None:
     two = replace(ANALYSIS, points=[POINT, replace(POINT, point=1, concurrency=8)])
     text = markdown.render(two)
-    assert "#### base, concurrency 4, K = 4" in text
-    assert "#### base, concurrency 8, K = 4" in text
+    assert "#### concurrency 4, draft\\_len 4" in text
+    assert "#### concurrency 8, draft\\_len 4" in text
     assert "(first of 2 points)" in text
+
+
+def test_a_table_too_wide_for_the_terminal_is_split_and_its_rows_are_named_again() -> None:
+    header = ("", "words", *(f"position {i}" for i in range(12)))
+    row = ("conditional", "some words", *(Quantity(i / 2, decimals=3) for i in range(12)))
+    parts = fit(Table("Rates", header, (row,), num_keys=2, note="a note"), 64)
+    assert len(parts) > 2
+    assert [name for part in parts for name in part.header[2:]] == list(header[2:])
+    assert all(part.rows[0][:2] == row[:2] for part in parts)
+    assert [part.note for part in parts] == [""] * (len(parts) - 1) + ["a note"]
+    assert fit(Table("Rates", header, (row,)), 400) == [Table("Rates", header, (row,))]
 
 
 @pytest.mark.parametrize(
@@ -142,3 +201,5 @@ def test_quantities_keep_about_four_figures(value: float | None, text: str) -> N
 def test_a_quantity_without_a_value_says_so() -> None:
     assert Quantity(None, "tok/s").text == "not measured"
     assert Quantity(3.0, "tok/s", 1).text == "3.0 tok/s"
+    assert Quantity(3.0, decimals=1, signed=True).number == "+3.0"
+    assert (Span(-1.0, 2.0, 1).number, Span(None, 2.0, 1).number) == ("-1.0 to +2.0", "-")

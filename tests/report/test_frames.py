@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from comparison_sample import AB_SWEEP, FASTER, SWEEP
 from sample import ANALYSIS
 
 import specbench
@@ -48,6 +49,27 @@ def test_frames(folder: Path) -> None:
     assert found.trials.loc[0, "evidence.gc_ms"] == 0.5
     assert "steps" not in found.trials
     assert found.comparisons.empty
+    assert found.units.empty
+
+
+def test_comparisons_units_and_ranges_have_frames(tmp_path: Path) -> None:
+    (tmp_path / "analysis.json").write_text(json_format.render(AB_SWEEP))
+    found = specbench.load_results(tmp_path)
+    assert found.comparisons["speedup_pct"].tolist() == [0.21, 0.94, 1.23, 2.05]
+    assert found.comparisons["workload.concurrency"].tolist() == [1, 2, 4, 8]
+    assert found.comparisons["step_log_points"].notna().all()
+    assert found.units.groupby("comparison").size().tolist() == [24] * 4
+    assert found.units.loc[0, "d_pct"] == AB_SWEEP.comparisons[0].units[0].d_pct
+    ranges = found.ranges.set_index(["comparison", "range"])
+    assert ranges.loc[(0, "prepare_inputs"), "delta_pct"] == FASTER.ranges["prepare_inputs"].delta_pct
+
+
+def test_points_of_a_sweep_have_a_column_a_coordinate(tmp_path: Path) -> None:
+    (tmp_path / "analysis.json").write_text(json_format.render(SWEEP))
+    points = specbench.load_results(tmp_path).points
+    by_place = points.set_index(["workload.concurrency", "drafter.draft_len"])
+    assert by_place.loc[(8, 4), "output_tokens_per_s"] == points["output_tokens_per_s"].max()
+    assert points["error"].notna().sum() == 1
 
 
 def test_the_analysis_file_is_as_good_as_its_folder(folder: Path) -> None:

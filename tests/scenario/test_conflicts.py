@@ -37,9 +37,17 @@ Write = Callable[[str], Path]
             "has no effect: runtime_draft_len gives every K, 2 at most",
         ),
         ("drafter: {name: ngram, min_ngram: 4}", "drafter.min_ngram", "found 4; allowed: max_ngram (3) or less"),
-        ("acceptance: rejection", "acceptance.mode", "'rejection' is not built yet; available: strict, forced"),
-        ("acceptance: replay", "acceptance.mode", "'replay' is not built yet; available: strict, forced"),
+        ("acceptance: rejection", "acceptance.mode", "'rejection' is not built yet; available: strict, forced, replay"),
         ("acceptance: strickt", "acceptance.mode", "'strickt' is no acceptance mode; available: strict, forced"),
+        ("acceptance: {mode: replay, length: 2}", "acceptance.length", "has no effect under replay acceptance"),
+        ("acceptance: {source: x}", "acceptance.source", "has no effect under strict acceptance"),
+        ("acceptance: {mode: replay, source: x}", "acceptance.source", "no such folder: 'x'"),
+        ("acceptance: {mode: replay, source: /}", "acceptance.source", "holds no requests.jsonl: '/'"),
+        ("process: {python: /none}", "process.python", "is no program that can be run: '/none'"),
+        ("process: {python: /}", "process.python", "is a folder: '/'"),
+        ("process: {worktree: /none}", "process.worktree", "no such folder: '/none'"),
+        ("process: {worktree: /}", "process.worktree", "holds no specbench: '/'"),
+        ("process: {env: {A=B: x}}", "process.env", "the name of an environment variable has no ="),
         ("acceptance: {length: 2}", "acceptance.length", "has no effect under strict acceptance"),
         ("acceptance: forced", "acceptance.length", "is missing: forced acceptance needs it"),
         (
@@ -86,6 +94,32 @@ Write = Callable[[str], Path]
             "sweep.zip",
             "lists of unequal length (workload.osl: 2, workload.seed: 1)",
         ),
+        (
+            "sweep: {grid: {measure.margin: ['1%']}}",
+            "sweep.grid.measure.margin",
+            "is no scenario key that can be swept",
+        ),
+        ("sweep: {grid: {process.python: [x]}}", "sweep.grid.process.python", "is no scenario key that can be swept"),
+        (
+            "sweep: {osl: [1, 2], grid: {workload.osl: [3]}}",
+            "sweep.grid.workload.osl",
+            "sweep.osl sweeps workload.osl as well",
+        ),
+        (
+            "sweep: {grid: {workload.osl: [3]}, zip: {workload.osl: [4]}}",
+            "sweep.zip.workload.osl",
+            "sweep.grid.workload.osl sweeps workload.osl as well",
+        ),
+        ("sweep: {osl: [2, 1, 2]}", "sweep.osl", "holds a value twice"),
+        ("sweep: {osl: []}", "sweep.osl", "found a list, []; allowed: a list of values to try"),
+        ("sweep: {grid: {variant: [plain]}}", "sweep.grid.variant[0]", "'plain' (text): no such variant"),
+        ("sweep: {zip: {variant: [4]}}", "sweep.zip.variant[0]", "found 4; allowed: a variant"),
+        (
+            "sweep: {grid: {optimizations.sampling_params: [refil]}}",
+            "sweep.grid.optimizations.sampling_params[0]",
+            "found 'refil' (text); allowed: refill, signature",
+        ),
+        ("sweep: {grid: {optimizations.x: [y]}}", "sweep.grid.optimizations.x", "is no scenario key that can be"),
     ],
 )
 def test_each_conflict_names_its_key_and_the_values(refusal: Refusal, text: str, key: str, what: str) -> None:
@@ -115,7 +149,7 @@ def test_the_edge_of_what_goes_together_is_accepted(write: Write, text: str) -> 
 
 
 def test_conflicts_come_together(refusal: Refusal) -> None:
-    error = refusal("drafter: ngran\nacceptance: replay\nworkload: {isl: 3}\nengine: {device: gpu}\n")
+    error = refusal("drafter: ngran\nacceptance: rejection\nworkload: {isl: 3}\nengine: {device: gpu}\n")
     keys = [line.split(": ")[1] for line in str(error).splitlines()[1:]]
     assert sorted(keys) == ["acceptance.mode", "drafter.name", "engine.device", "workload.isl"]
 

@@ -44,7 +44,7 @@ def test_the_hash_is_the_same_in_every_process() -> None:
     plan = RunPlan(
         (PlanPoint(0, BASE, {"concurrency": 1}),), (Trial(0, 0, 0, 0, None, 3),), 2, {"a": {"b": [1, 2.5, None]}}
     )
-    assert plan.sha256 == "70e1bd25055eb4cc39873bbd3609cf635011a1668609c6f3e9fa5a059b3d8dc7"
+    assert plan.sha256 == "a0fb689e50bc1788f172d689639bb723dc8b726d7c5481bd8f9dbe77a12dc441"
 
 
 @pytest.mark.parametrize(

@@ -26,7 +26,7 @@ def _objects(schema: Any) -> Iterator[dict[str, Any]]:
 
 def test_every_key_has_a_description_and_unknown_keys_are_refused() -> None:
     objects = list(_objects(json_schema()))
-    assert len(objects) == 9
+    assert len(objects) == 10
     for item in objects:
         assert item["additionalProperties"] is False
         for name, key in item["properties"].items():
@@ -72,3 +72,18 @@ def test_the_default_scenario_is_what_an_empty_one_means() -> None:
     empty = Scenario.model_validate({})
     assert isinstance(empty, BaseModel)
     assert Scenario.model_validate(to_plain(empty.model_dump())) == empty
+
+
+def test_keys_that_json_made_text_are_whole_numbers_again() -> None:
+    table = Scenario.model_validate({"drafter": {"runtime_draft_len": {"4": 2, 8: 1}}}).drafter.runtime_draft_len
+    assert table == {4: 2, 8: 1}
+    with pytest.raises(ValueError, match="runtime_draft_len"):
+        Scenario.model_validate({"drafter": {"runtime_draft_len": {"four": 2}}})
+
+
+def test_a_variable_may_be_written_as_a_number() -> None:
+    process = Scenario.model_validate({"process": {"env": {"OMP_NUM_THREADS": 4, "A": "b"}}}).process
+    assert process is not None
+    assert process.env == {"OMP_NUM_THREADS": "4", "A": "b"}
+    with pytest.raises(ValueError, match="valid string"):
+        Scenario.model_validate({"process": {"env": {"A": True}}})

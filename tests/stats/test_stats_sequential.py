@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from scipy import integrate, special, stats
 
 from specbench.errors import InputError
-from specbench.stats.estimate import Estimate, StandardError
+from specbench.stats.estimate import Estimate, StandardError, estimate_units
 from specbench.stats.sequential import AnytimeBound, LookPlan, plan_looks, single_look
 from specbench.stats.spending import look_tails, obrien_fleming_spending
 from specbench.stats.t_process import UnstoppedPaths, ratio_at_tail
@@ -183,6 +183,24 @@ def test_bounds_loosen_from_look_to_look_and_never_exceed_alpha(max_units: int, 
     assert sum(values) >= 0.05 * 0.99
 
 
+def test_the_confidence_sequence_gives_equivalence_its_own_alpha_and_p() -> None:
+    bound = AnytimeBound(0.01, equivalence_alpha=0.05)
+    assert bound.difference_critical(19) == AnytimeBound(0.01).difference_critical(19)
+    assert bound.equivalence_critical(19) == AnytimeBound(0.05).difference_critical(19)
+    rng = np.random.default_rng(0)
+    for scale in (0.1, 0.5, 1.0, 3.0):
+        estimate = estimate_units(0.2 + scale * rng.standard_normal(20))
+        reach = estimate.half_width(bound.equivalence_critical)
+        p_value = bound.equivalence_p(estimate, 0.9)
+        assert reach is not None
+        assert p_value is not None
+        assert (p_value <= 0.05) == (abs(estimate.mean) + reach <= 0.9)
+    assert bound.equivalence_p(estimate_units([2.0, 2.1, 1.9]), 0.9) == 1.0
+    assert bound.equivalence_p(estimate_units([2.0]), 0.9) is None
+    with pytest.raises(InputError, match="equivalence_alpha"):
+        AnytimeBound(0.05, equivalence_alpha=0.0)
+
+
 @pytest.mark.parametrize("look", [1, 3])
 def test_p_over_looks_is_alpha_where_a_look_just_claims(look: int) -> None:
     plan = plan_looks(20)
@@ -194,6 +212,28 @@ def test_p_over_looks_is_alpha_where_a_look_just_claims(look: int) -> None:
     assert plan.p_over_looks(taken, 0.0) < 1e-6
     with pytest.raises(InputError, match="p_value"):
         plan.p_over_looks(taken, 1.5)
+
+
+def test_p_over_looks_of_one_side_is_alpha_where_a_side_just_passes() -> None:
+    plan = plan_looks(20)
+    for taken, last in ((plan.look_units[:2], False), ((4, 7), True)):
+        bound = plan.bound(taken, is_last=last)
+        p_value = plan.p_over_looks(taken, bound.equivalence_p, is_last=last, two_sided=False)
+        assert p_value == pytest.approx(0.05, rel=1e-3)
+
+
+@given(st.floats(1e-12, 0.5), st.integers(4, 19), st.booleans())
+def test_p_over_looks_is_never_below_the_nominal_one(p_value: float, second: int, two_sided: bool) -> None:
+    found = plan_looks(20).p_over_looks((3, second), p_value, is_last=True, two_sided=two_sided)
+    assert found >= p_value * (1 - 1e-9)
+
+
+@pytest.mark.parametrize("units", range(2, 14))
+def test_bounds_exist_for_every_small_plan(units: int) -> None:
+    """First looks at two or three units have tails so small that rounding is a few per cent of them."""
+    for looks in range(1, 11):
+        plan = plan_looks(units, looks)
+        assert plan.bound(plan.look_units).difference_p <= 0.05 * (1 + 1e-9)
 
 
 def test_p_over_one_look_is_the_nominal_one() -> None:

@@ -1,34 +1,73 @@
-"""Points, one row each: stable columns, units in their names, an empty cell for what was not measured."""
+"""Points and comparisons, one row each: stable columns, units in their names, an empty cell for what is not known."""
 
 from __future__ import annotations
 
 import csv
 import io
+import json
+from collections.abc import Iterable, Sequence
 from dataclasses import fields
 from typing import Any
 
-from specbench.records import Analysis, Distribution, Point
+from specbench.records import Analysis, Comparison, Distribution, Point
 
 DISTRIBUTIONS = ("ttft_ms", "tpot_ms", "itl_ms", "e2e_ms")
 LISTS = ("conditional_acceptance", "joint_acceptance")
 LEFT_OUT = ("ranges", "acceptance_counts")
 """Maps of any size: they are in the JSON alone."""
+COMPARISON_COLUMNS = (
+    *(
+        "comparison",
+        "role",
+        "baseline",
+        "candidate",
+        "differences",
+        "design",
+        "exactness",
+        "metric",
+        "scope",
+        "n_units",
+    ),
+    *("planned_units", "n_processes", "measured_s", "baseline_tokens_per_s", "candidate_tokens_per_s", "speedup_pct"),
+    *(
+        "ci_low_pct",
+        "ci_high_pct",
+        "confidence",
+        "bound",
+        "alpha",
+        "verdict",
+        "output_changed",
+        "reasons",
+        "margin_pct",
+    ),
+    *("mde_pct", "units_needed", "p_value", "p_holm", "tokens_identical", "tokens_per_step_log_points"),
+    *("device_log_points", "host_exposed_log_points", "other_idle_log_points", "step_log_points"),
+    *("baseline_acceptance_length", "candidate_acceptance_length", "hodges_lehmann_pct", "ratio_of_sums_pct"),
+    *("sign_positive", "sign_negative", "sign_p", "num_outliers", "lag1", "std_dev_pct"),
+)
+"""Columns that comparisons alone fill, after those of points."""
+PARTS = ("tokens_per_step", "device", "host_exposed", "other_idle", "step")
+SECOND_LINE = (
+    *("hodges_lehmann_pct", "ratio_of_sums_pct", "sign_positive", "sign_negative", "sign_p", "num_outliers", "lag1"),
+    "std_dev_pct",
+)
+Row = dict[str, Any]
 
 
 def columns() -> list[str]:
-    """Names of the columns, in order."""
+    """Names of the columns, in order; the same for every result, so that files can be joined."""
     names = ["row", "kind", "label"]
     for item in fields(Point):
         if item.name in DISTRIBUTIONS:
             names.extend(f"{item.name}_{part.name}" for part in fields(Distribution))
         elif item.name not in LEFT_OUT:
             names.append(item.name)
-    return names
+    return [*names, *COMPARISON_COLUMNS]
 
 
-def flatten_point(point: Point) -> dict[str, Any]:
-    """A point as one flat row; lists are joined with semicolons, position 1 first."""
-    row: dict[str, Any] = {}
+def flatten_point(point: Point) -> Row:
+    """A point as one flat row; lists are joined with semicolons, position 1 first; the axes are one JSON object."""
+    row: Row = {}
     for item in fields(Point):
         value = getattr(point, item.name)
         if item.name in DISTRIBUTIONS:
@@ -36,19 +75,59 @@ def flatten_point(point: Point) -> dict[str, Any]:
                 row[f"{item.name}_{part.name}"] = None if value is None else getattr(value, part.name)
         elif item.name in LISTS:
             row[item.name] = ";".join("" if rate is None else repr(rate) for rate in value)
+        elif item.name == "axes":
+            row[item.name] = _object(value)
         elif item.name not in LEFT_OUT:
             row[item.name] = value
     return row
 
 
-def render(analysis: Analysis) -> str:
-    """The points of the analysis as CSV text, a row each, under a header line.
+def flatten_comparison(comparison: Comparison) -> Row:
+    """A comparison as one flat row: its point's coordinates under ``axes``, the parts of the effect in log points."""
+    own = set(COMPARISON_COLUMNS) & {item.name for item in fields(Comparison)}
+    row: Row = {name: getattr(comparison, name) for name in COMPARISON_COLUMNS if name in own}
+    row |= {f"{name}_log_points": comparison.decomposition.get(name) for name in PARTS}
+    row |= {f"{arm}_acceptance_length": comparison.acceptance_length.get(arm) for arm in ("baseline", "candidate")}
+    row |= {name: comparison.second_line.get(name) for name in SECOND_LINE}
+    differences = {item.key: [item.baseline, item.candidate] for item in comparison.differences}
+    row |= {"differences": _object(differences), "reasons": "; ".join(comparison.reasons)}
+    return {"axes": _object(comparison.point), "comparison": comparison.index, **row}
 
-    Comparisons, gates, ranges and the environment are in the JSON alone.
+
+def _object(values: dict[str, Any]) -> str:
+    return json.dumps(values, ensure_ascii=False, default=str) if values else ""
+
+
+def rows(analysis: Analysis) -> list[Row]:
+    """Points first, then comparisons; ``row`` says which."""
+    points = [
+        {"row": "point", "kind": analysis.kind, "label": analysis.label, **flatten_point(point)}
+        for point in analysis.points
+    ]
+    compared = [
+        {"row": "comparison", "kind": analysis.kind, "label": item.label, **flatten_comparison(item)}
+        for item in analysis.comparisons
+    ]
+    return [*points, *compared]
+
+
+def render(analysis: Analysis) -> str:
+    """The points and comparisons of the analysis as CSV text, a row each, under a header line.
+
+    Gates, ranges, units and the environment are in the JSON alone.
     """
+    return _write(columns(), rows(analysis))
+
+
+def render_several(runs: Sequence[tuple[str, Analysis]]) -> str:
+    """The rows of several results under one header, the name of the run in a first column ``run``."""
+    named = [{"run": name, **row} for name, analysis in runs for row in rows(analysis)]
+    return _write(["run", *columns()], named)
+
+
+def _write(names: Sequence[str], found: Iterable[Row]) -> str:
     text = io.StringIO()
-    writer = csv.DictWriter(text, columns(), lineterminator="\n")
+    writer = csv.DictWriter(text, names, lineterminator="\n")
     writer.writeheader()
-    for point in analysis.points:
-        writer.writerow({"row": "point", "kind": analysis.kind, "label": analysis.label, **flatten_point(point)})
+    writer.writerows(found)
     return text.getvalue()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from specbench import encoding
 from specbench.records import Analysis
 
@@ -12,3 +14,11 @@ def render(analysis: Analysis) -> str:
     :raises ValueError: a NaN or an infinity is in it.
     """
     return encoding.dumps(analysis, indent=2) + "\n"
+
+
+def render_several(runs: Sequence[tuple[str, Analysis]]) -> str:
+    """A list of analyses, in the order given.
+
+    :raises ValueError: as :func:`render`.
+    """
+    return encoding.dumps([analysis for _, analysis in runs], indent=2) + "\n"

@@ -5,8 +5,9 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Sequence
 
-from specbench.records import Analysis
-from specbench.report.report import Report, Section, Table, build_report, count_gates
+from specbench.records import Analysis, Gate
+from specbench.report.layout import Block, Facts, Prose, Report, Section, Table, count_gates
+from specbench.report.report import build_report
 
 
 def render(analysis: Analysis) -> str:
@@ -14,16 +15,19 @@ def render(analysis: Analysis) -> str:
     return render_report(build_report(analysis))
 
 
+def render_several(runs: Sequence[tuple[str, Analysis]]) -> str:
+    """Several results, one after the other, each under the name of its run."""
+    return "\n---\n\n".join(f"## {_plain(name)}\n\n{render(analysis)}" for name, analysis in runs)
+
+
 def render_report(report: Report) -> str:
     """A report as GitHub-flavoured Markdown, with a newline at its end."""
-    blocks = [f"### specbench {_plain(report.title)}", _headline(report)]
+    blocks = [f"### specbench {_plain(report.title)}", f"**{_plain(report.headline)}**"]
     blocks += [f"> **{_plain(alert)}**" for alert in report.alerts]
-    blocks.append(_list(report.facts))
     for section in report.sections:
         blocks.extend(_section(section))
-    rows = [(gate.status, gate.name, gate.detail) for gate in report.gates]
-    gates = _grid(("status", "gate", "figure"), (True, True, True), rows)
-    blocks.append(_folded(f"Gates: {count_gates(report.gates)}", gates))
+    if report.gates:
+        blocks.append(_gates(report.gates))
     if report.command:
         blocks.append(_fenced(report.command))
     blocks.append(_folded("Environment", _list(report.environment)))
@@ -31,31 +35,43 @@ def render_report(report: Report) -> str:
     return "\n\n".join(block for block in blocks if block) + "\n"
 
 
-def _headline(report: Report) -> str:
-    prefix = "" if report.verdict == "valid" else f"{report.verdict}: "
-    return f"**{_plain(prefix + report.headline)}**"
-
-
 def _section(section: Section) -> list[str]:
-    title = [f"#### {_plain(section.title)}"] if section.title else []
-    folded = [table for table in section.tables if table.title == "Ranges"]
-    shown = [table for table in section.tables if table.title != "Ranges"]
-    return [
-        *title,
-        *(_table(table) for table in shown),
-        *(_folded(table.title, _table_rows(table)) for table in folded),
-    ]
+    blocks = [_block(block) for block in section.blocks]
+    headline = [f"**{_plain(section.headline)}**"] if section.headline else []
+    if section.folded:
+        return [_folded(section.title, "\n\n".join([*headline, *blocks]))]
+    return [*([f"#### {_plain(section.title)}"] if section.title else []), *headline, *blocks]
+
+
+def _block(block: Block) -> str:
+    if isinstance(block, Table):
+        return _folded(block.title, _table(block)) if block.folded else _titled_table(block)
+    if isinstance(block, Facts):
+        if block.folded:
+            return _folded(block.title, _list(block.pairs))
+        title = f"{_plain(block.title)}\n\n" if block.title else ""
+        return f"{title}{_list(block.pairs)}"
+    if isinstance(block, Prose):
+        lines = (f"**{_plain(line)}**" if block.tone == "bad" else _plain(line) for line in block.lines)
+        return "\n".join(f"- {line}" for line in lines)
+    return _gates(block.gates)
+
+
+def _gates(gates: Sequence[Gate]) -> str:
+    rows = [(gate.status, gate.name, gate.detail) for gate in gates]
+    return _folded(f"Gates: {count_gates(gates)}", _grid(("status", "gate", "figure"), (True, True, True), rows))
+
+
+def _titled_table(table: Table) -> str:
+    return f"{_plain(table.heading)}\n\n{_table(table)}" if table.is_titled_apart else _table(table)
 
 
 def _table(table: Table) -> str:
+    header = table.header if table.is_titled_apart else (table.heading, *table.header[1:])
+    words = [table.is_words(column) for column in range(len(header))]
+    words[0] = words[0] or not table.is_titled_apart
     note = f"\n\n{_plain(table.note)}" if table.note else ""
-    return f"{_table_rows(table)}{note}"
-
-
-def _table_rows(table: Table) -> str:
-    header = (table.heading, *table.header[1:])
-    words = [column == 0 or table.is_words(column) for column in range(len(header))]
-    return _grid(header, words, table.texts())
+    return f"{_grid(header, words, table.texts())}{note}"
 
 
 def _grid(header: Sequence[str], words: Sequence[bool], rows: Iterable[Sequence[str]]) -> str:
@@ -83,4 +99,4 @@ def _plain(text: str) -> str:
     """Text that Markdown and HTML leave as it is, on one line."""
     text = " ".join(text.split())
     text = text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
-    return re.sub(r"([\\`*_|\[\]])", r"\\\1", text)
+    return re.sub(r"([\\`*_|~\[\]])", r"\\\1", text)
