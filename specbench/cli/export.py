@@ -1,0 +1,117 @@
+"""``specbench export``: results that are there already, in another format."""
+
+from __future__ import annotations
+
+import os
+import sys
+import tempfile
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from specbench.errors import InputError, ResultsError, StorageError
+from specbench.registry import FORMATS
+from specbench.report.exporting import render_runs
+from specbench.report.reading import ANALYSIS, read_analysis
+
+SUFFIXES = {".csv": "csv", ".md": "markdown", ".json": "json", ".html": "html"}
+"""What a file's name says about its format."""
+OWN_FILES = (ANALYSIS, "trials.jsonl", "plan.json", "question.json")
+"""A folder with one of these holds results."""
+REPORT_STEM = "report"
+
+
+def export_command(
+    runs: Annotated[
+        list[Path] | None,
+        typer.Argument(metavar="RUN...", help="Results folders, or analysis.json files.", show_default=False),
+    ] = None,
+    format_: Annotated[
+        str | None,
+        typer.Option("--format", metavar="NAME", help="csv, markdown, json or html; else by the name of -o."),
+    ] = None,
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", metavar="FILE", help="Write there; else to stdout.")
+    ] = None,
+) -> None:
+    """Render results again, as CSV, Markdown, JSON or HTML.
+
+    Several results go into one file: CSV rows with a column that names the run, Markdown and HTML one after the other,
+    a JSON list. -o replaces a file of that name, but of what a results folder holds only report.*.
+    """
+    if not runs:
+        raise InputError("no results were named", where="specbench export", hint="specbench export results/NAME")
+    name = choose_format(format_, output)
+    FORMATS.require(name, where="--format")
+    if output is not None:
+        require_harmless(output)
+    text = render_runs(name, [(run_name(path), read_analysis(path)) for path in runs])
+    if output is None:
+        sys.stdout.write(text)
+    else:
+        write(output, text)
+        print(f"wrote {output}", file=sys.stderr)
+
+
+def choose_format(name: str | None, output: Path | None) -> str:
+    """The format that was asked for, or the one that the file's name says.
+
+    :raises InputError: neither says one.
+    """
+    if name is not None:
+        return name
+    if output is not None and output.suffix.lower() in SUFFIXES:
+        return SUFFIXES[output.suffix.lower()]
+    raise InputError(
+        "which format is not said",
+        where="specbench export",
+        hint=f"--format {'|'.join(FORMATS)}, or -o with a name that ends in {', '.join(SUFFIXES)}",
+    )
+
+
+def run_name(path: Path) -> str:
+    """What a run is called where there are several: its folder."""
+    folder = path.parent if path.is_file() else path
+    return folder.resolve().name
+
+
+def require_harmless(output: Path) -> None:
+    """Refuse to write over what was measured.
+
+    :raises ResultsError: the file lies in a results folder and is no report, is a folder, or its folder is not there.
+    """
+    if output.is_dir():
+        raise ResultsError("is a folder", where=f"-o {output}", hint=f"-o {output / 'report.html'}")
+    folder = output.resolve().parent
+    if not folder.is_dir():
+        raise ResultsError("its folder is not there", where=f"-o {output}", hint=f"mkdir -p {output.parent}")
+    holds_results = any((folder / name).is_file() for name in OWN_FILES)
+    if holds_results and output.resolve().stem != REPORT_STEM:
+        raise ResultsError(
+            "lies in a results folder, whose files are what was measured",
+            where=f"-o {output}",
+            hint=f"{output.parent / REPORT_STEM}{output.suffix or '.html'}, or a name elsewhere",
+        )
+
+
+def write(output: Path, text: str) -> None:
+    """Write whole or not at all: an old file of that name stays until the new one is there.
+
+    :raises StorageError: it could not be written.
+    """
+    temporary = None
+    try:
+        with tempfile.NamedTemporaryFile(
+            "w", encoding="utf-8", newline="", dir=output.resolve().parent, prefix=f".{output.name}-", delete=False
+        ) as file:
+            temporary = Path(file.name)
+            file.write(text)
+        umask = os.umask(0)
+        os.umask(umask)
+        temporary.chmod(0o666 & ~umask)
+        temporary.replace(output.resolve())
+    except OSError as error:
+        if temporary is not None:
+            temporary.unlink(missing_ok=True)
+        raise StorageError(f"could not be written: {error.strerror}", where=f"-o {output}") from error

@@ -1,0 +1,87 @@
+"""What ``selftest`` prints: its checks, the A/A comparisons, and the smallest effects that can be seen here."""
+
+from __future__ import annotations
+
+from specbench.measure.selftest import DELAY, EQUAL_ARMS, PASS, SWAPPED, SelfTest
+from specbench.records import Analysis, Comparison
+from specbench.report.facts import setup_facts, summarize_environment
+from specbench.report.layout import Cell, Facts, Quantity, Report, Section, Span, Table, Word, sort_gates
+
+DEFINITIONS = (
+    ("equal arms", "both arms run the same; each call of a difference among them is a false alarm"),
+    ("known delay", "so many microseconds are spun in every step of one arm; the interval has to hold what that makes"),
+    ("labels swapped", "the same delay in the other arm has to turn the sign"),
+    ("smallest effect", "found eight times in ten, at the last look of a comparison of that length"),
+    ("chance", "a sound instrument fails each of the intervals once in 20 selftests, the equal arms once in 60"),
+)
+_DECIMALS = 3
+
+
+def build_selftest_report(selftest: SelfTest, analysis: Analysis) -> Report:
+    """Arrange a selftest for people, for every format."""
+    passed = selftest.verdict == PASS
+    return Report(
+        title=f"selftest: {analysis.scenario.get('name') or 'unnamed'}",
+        headline=_headline(selftest),
+        label=analysis.label,
+        verdict="valid" if passed else selftest.verdict,
+        alerts=tuple(f"{check.name}: {check.detail}" for check in selftest.checks if not check.passed),
+        sections=(
+            Section("", (_checks(selftest), _floor(selftest)), anchor="overview"),
+            Section("Setup", (Facts(setup_facts(analysis)),)),
+            Section("", (_comparisons(analysis),), is_detail=True),
+        ),
+        gates=sort_gates(analysis.gates),
+        environment=summarize_environment(analysis.environment),
+        command=analysis.command,
+        definitions=DEFINITIONS,
+        tone="good" if passed else "bad",
+    )
+
+
+def _headline(selftest: SelfTest) -> str:
+    arms, middle = selftest.equal_arms, selftest.floor[1]
+    text = f"{selftest.verdict}: {arms.rejections} of {arms.comparisons} equal arms called different"
+    if middle.smallest_pct is None:
+        return text
+    return f"{text}; {middle.minutes} minutes show {middle.smallest_pct:.2g}%"
+
+
+def _checks(selftest: SelfTest) -> Table:
+    words = {True: Word("pass", "good"), False: Word("FAIL", "bad"), None: Word("not computed", "warn")}
+    rows = tuple((check.name, words[check.passed], check.detail) for check in selftest.checks)
+    return Table("Checks", ("", "", ""), rows)
+
+
+def _floor(selftest: SelfTest) -> Table:
+    rows: tuple[tuple[Cell, ...], ...] = tuple(
+        (
+            "1 minute" if floor.minutes == 1 else f"{floor.minutes} minutes",
+            Quantity(floor.units, decimals=0),
+            Quantity(floor.smallest_pct, decimals=_DECIMALS),
+            Quantity(floor.half_width_pct, decimals=_DECIMALS),
+        )
+        for floor in selftest.floor
+    )
+    deviation = Quantity(selftest.unit_sd_pct, "%", _DECIMALS).text
+    pace = Quantity(selftest.units_per_minute, decimals=1).text
+    note = f"a unit's standard deviation is {deviation}; {pace} units a minute"
+    return Table("What can be seen here", ("", "units", "smallest effect %", "half-width %"), rows, note=note)
+
+
+def _comparisons(analysis: Analysis) -> Table:
+    shown = [c for c in analysis.comparisons if c.role in (EQUAL_ARMS, DELAY, SWAPPED)]
+    rows = tuple(_row(number, comparison) for number, comparison in enumerate(shown, 1))
+    header = ("comparison", "units", "effect %", "interval %", "p", "verdict")
+    return Table("Comparisons", header, rows, folded=True)
+
+
+def _row(number: int, comparison: Comparison) -> tuple[Cell, ...]:
+    return (
+        f"{number} {comparison.role}",
+        Quantity(comparison.n_units, decimals=0),
+        Quantity(comparison.speedup_pct, decimals=_DECIMALS, signed=True),
+        Span(comparison.ci_low_pct, comparison.ci_high_pct, _DECIMALS),
+        Quantity(comparison.p_value, decimals=4),
+        comparison.verdict,
+    )

@@ -1,0 +1,202 @@
+"""What an arm is sent in each trial of an ``ab``, and the measuring of it: passes, runs, replayed lengths, defects."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import replace
+from functools import lru_cache
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from specbench.measure.arms import Arms, OpenArm
+from specbench.measure.clock import Clock
+from specbench.measure.driver import RequestSource
+from specbench.measure.injection import InjectedSubject
+from specbench.measure.interruption import StopSignal
+from specbench.measure.load import WarmUpSource
+from specbench.measure.recording import Kept
+from specbench.measure.replay import ReplaySource, read_accepted_lengths
+from specbench.measure.slices import EndlessSource, SliceSource
+from specbench.measure.subject import BuiltinSubject
+from specbench.measure.trials import MeasuredTrial, TrialContext, measure_pass, measure_run, warm_up
+from specbench.scenario.plan import MIRRORED, AbSettings, ComparisonPlan, RunPlan, Trial
+
+if TYPE_CHECKING:
+    from specbench.engine.models.loading import LoadedModel
+
+Lengths = Mapping[str, tuple[int, ...]]
+
+
+class ArmLoads:
+    """Measures trials of an ``ab`` plan on the arms they name.
+
+    :param kept: what of the content is written; the decoder is the arm's own.
+    """
+
+    def __init__(self, arms: Arms, clock: Clock, stop: StopSignal, kept: Kept) -> None:
+        self._arms = arms
+        self._clock = clock
+        self._stop = stop
+        self._kept = kept
+        self._injected: dict[tuple[int, int], InjectedSubject] = {}
+        self._recorded: dict[tuple[int, int], Lengths] = {}
+
+    def open(self, point: int) -> OpenArm:
+        """The arm of a point, warmed up when it is opened for the first time."""
+        return self._arms.open(point)
+
+    def loaded_weights(self, comparison: ComparisonPlan) -> LoadedModel | None:
+        """The weights of the baseline, where they are in this process."""
+        subject = self.open(comparison.baseline).subject
+        return subject.engine.loaded if isinstance(subject, BuiltinSubject) else None
+
+    def prepare(self, comparison: ComparisonPlan, warmup_requests: int) -> None:
+        """Open both arms of a comparison and send their warm-up requests, unless that was done before."""
+        for point in dict.fromkeys(arm_points(comparison).values()):
+            arm = self.open(point)
+            if warmup_requests and self._arms.is_new(point):
+                source = WarmUpSource(arm.source(arm.resolved.scenario.sampling.seed), warmup_requests)
+                warm_up(self._context(arm, arm, None), replay_recorded(arm, source, warm_up=True), arm.concurrency)
+
+    def measure(self, plan: RunPlan, comparison: ComparisonPlan, trial: Trial, attempt: int) -> MeasuredTrial:
+        """Measure one trial; nothing is written.
+
+        :raises EngineError: the arm failed.
+        """
+        assert plan.settings is not None
+        if comparison.design == MIRRORED:
+            return self.measure_pass(plan.settings, comparison, trial, attempt, plan.sha256)
+        return self.measure_run(comparison, trial, attempt, plan.sha256)
+
+    def measure_pass(
+        self, settings: AbSettings, comparison: ComparisonPlan, trial: Trial, attempt: int, plan_hash: str | None
+    ) -> MeasuredTrial:
+        """One pass of a mirrored segment, on the baseline's engine, which switches."""
+        arm = self.open(comparison.baseline)
+        first = trial.segment * arm.concurrency
+        return measure_pass(
+            self._context(arm, self._subject_of(arm, comparison), plan_hash),
+            arm.point,
+            trial,
+            attempt,
+            EndlessSource(arm.source(trial.seed), first),
+            arm.concurrency,
+            self._choices(comparison),
+            settings,
+            comparison.injected,
+        )
+
+    def measure_run(
+        self, comparison: ComparisonPlan, trial: Trial, attempt: int, plan_hash: str | None
+    ) -> MeasuredTrial:
+        """One run of a unit: a slice of the workload, from an empty engine to its last token."""
+        arm = self.open(arm_points(comparison)[trial.arm or "A"])
+        return measure_run(
+            self._context(arm, self._subject_of(arm, comparison), plan_hash),
+            arm.point,
+            trial,
+            attempt,
+            self._replayed(arm, comparison, trial),
+            arm.concurrency,
+            timeout_s=arm.timeout_s,
+            injected=comparison.injected,
+        )
+
+    def _slice(self, arm: OpenArm, comparison: ComparisonPlan, trial: Trial) -> SliceSource:
+        source = arm.source(trial.seed)
+        count = conversations_of(source, comparison.segment_requests)
+        return SliceSource(source, trial.segment * count, count)
+
+    def _replayed(self, arm: OpenArm, comparison: ComparisonPlan, trial: Trial) -> RequestSource:
+        source = self._slice(arm, comparison, trial)
+        if arm.replays and arm.resolved.scenario.acceptance.source is None:
+            return ReplaySource(source, self._record_lengths(comparison, trial))
+        return replay_recorded(arm, source)
+
+    def _record_lengths(self, comparison: ComparisonPlan, trial: Trial) -> Lengths:
+        """What the baseline accepts of this segment when it judges content; measured in no trial."""
+        key = (comparison.index, trial.segment)
+        if key not in self._recorded:
+            arm = self._arms.open_strict(comparison.baseline)
+            source = self._slice(arm, comparison, trial)
+            context = self._context(arm, arm, None)
+            found = measure_run(context, arm.point, replace(trial, arm=None), 0, source, arm.concurrency)
+            self._recorded = {key: {r.request_id: tuple(r.accepted_lengths) for r in found.requests}}
+        return self._recorded[key]
+
+    def _choices(self, comparison: ComparisonPlan) -> dict[str, dict[str, str]]:
+        """Every toggle in which the arms differ, by arm; with no difference every toggle, so that A/A switches, too."""
+        arms = {arm: self._arms.toggles(point) for arm, point in arm_points(comparison).items()}
+        differing = {name for name in arms["A"] if arms["A"][name] != arms["B"].get(name)} or set(arms["A"])
+        return {arm: {name: toggles[name] for name in sorted(differing)} for arm, toggles in arms.items()}
+
+    def _subject_of(self, arm: OpenArm, comparison: ComparisonPlan) -> OpenArm | InjectedSubject:
+        if not comparison.injected:
+            return arm
+        key = (comparison.index, arm.point.index)
+        if key not in self._injected:
+            self._injected[key] = InjectedSubject(arm.subject, comparison.injected)
+        return self._injected[key]
+
+    def _context(self, arm: OpenArm, subject: OpenArm | InjectedSubject, plan_hash: str | None) -> TrialContext:
+        return TrialContext(
+            subject=subject.subject if isinstance(subject, OpenArm) else subject,
+            clock=self._clock,
+            stop=self._stop,
+            plan_hash=plan_hash,
+            label=arm.label,
+            note=arm.content.note,
+            kept=replace(self._kept, decode=arm.decode),
+            axes=arm.axes,
+        )
+
+
+class _Rounds(dict[str, tuple[int, ...]]):
+    """Recorded lengths, where a conversation that comes again in a later round replays those of its first."""
+
+    def __missing__(self, request_id: str) -> tuple[int, ...]:
+        return self[request_id.rpartition("~")[0]] if "~" in request_id else self._fail(request_id)
+
+    def __contains__(self, request_id: object) -> bool:
+        return super().__contains__(request_id) or super().__contains__(str(request_id).rpartition("~")[0])
+
+    @staticmethod
+    def _fail(request_id: str) -> tuple[int, ...]:
+        raise KeyError(request_id)
+
+
+def arm_points(comparison: ComparisonPlan) -> dict[str, int]:
+    """Arm -> point."""
+    return {"A": comparison.baseline, "B": comparison.candidate}
+
+
+def conversations_of(source: RequestSource, requests: int | None) -> int:
+    """Conversations of a run that are to make about so many requests; all of the workload's without a number."""
+    turns = source.num_turns
+    if requests is None:
+        return len(turns)
+    return max(1, min(math.ceil(requests * len(turns) / sum(turns)), len(turns)))
+
+
+def replay_recorded(arm: OpenArm, source: RequestSource, *, warm_up: bool = False) -> RequestSource:
+    """``source`` as the arm takes it: with the lengths that ``acceptance.source`` recorded, where the arm replays.
+
+    :param warm_up: of requests that were recorded nowhere: they commit one token a step.
+    """
+    if not arm.replays:
+        return source
+    if warm_up:
+        return ReplaySource(source, _one_a_step(source))
+    return ReplaySource(source, _Rounds(_read_lengths(str(arm.resolved.scenario.acceptance.source))))
+
+
+@lru_cache(maxsize=8)
+def _read_lengths(folder: str) -> Lengths:
+    return read_accepted_lengths(Path(folder))
+
+
+def _one_a_step(source: RequestSource) -> Lengths:
+    """Lengths for requests that were recorded nowhere, as those of the warm-up: one token a step."""
+    planned = [source.build(conversation, 0, ()) for conversation in range(len(source.num_turns))]
+    return {p.request_id: (1,) * max(p.params.max_tokens - 1, 0) for p in planned}

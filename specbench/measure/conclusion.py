@@ -1,0 +1,67 @@
+"""From the folder of an ``ab``, ``sweep`` or ``selftest`` to its analysis: files in, ``analysis.json`` out."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from specbench import encoding
+from specbench.measure.analysis import RunContext
+from specbench.measure.looks_file import read_looks
+from specbench.measure.results_folder import ANALYSIS, ENVIRONMENT, PLAN, ResultsFolder, read_json
+from specbench.measure.session import read_question
+from specbench.records import Analysis
+from specbench.scenario.masking import mask_scenario
+from specbench.scenario.plan import RunPlan
+from specbench.scenario.plan_io import plan_from_json
+
+SWEEP = "sweep"
+
+
+def conclude_question(path: Path, status: str) -> Analysis | None:
+    """Analyse what is on disk and write ``analysis.json``.
+
+    :param status: ``complete`` or ``interrupted``, as measuring ended.
+    :return: None where nothing was measured yet: the plan or its first trial is still to come.
+    :raises ResultsError: a file of the folder is damaged.
+    :raises StorageError: it could not be written.
+    """
+    if not (path / PLAN).exists():
+        return None
+    plan = read_run_plan(path)
+    with ResultsFolder(path) as folder:
+        if not folder.contents.trials:
+            return None
+        analysis = _analyze(folder, plan, status)
+        folder.write(ANALYSIS, encoding.dumps(analysis, indent=2) + "\n")
+    return analysis
+
+
+def read_run_plan(path: Path) -> RunPlan:
+    """``plan.json`` of a folder whose question was sized.
+
+    :raises ResultsError: it is not there, or damaged.
+    """
+    return plan_from_json(read_json(path / PLAN), str(path / PLAN))
+
+
+def _analyze(folder: ResultsFolder, plan: RunPlan, status: str) -> Analysis:
+    from specbench.measure.ab_analysis import analyze_ab, analyze_sweep
+
+    trials, requests = folder.contents.trials, folder.contents.requests
+    context = _context(folder.path, plan)
+    if plan.kind == SWEEP:
+        return analyze_sweep(plan, trials, requests, context)
+    return analyze_ab(plan, trials, requests, read_looks(folder.path), context, status)
+
+
+def _context(path: Path, plan: RunPlan) -> RunContext:
+    _, found = read_question(path)
+    environment: dict[str, Any] = read_json(path / ENVIRONMENT)
+    return RunContext(
+        scenario=mask_scenario(plan.scenario),
+        environment=environment,
+        command=found.get("command"),
+        plan_hash=plan.sha256,
+        planned_trials=len(plan.trials),
+    )

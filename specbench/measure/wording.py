@@ -1,0 +1,214 @@
+"""What to make of a comparison, in sentences: what the figures alone would let a reader get wrong."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from specbench.engine.optimizations.base import Exactness
+from specbench.measure.token_rules import describe_divergence
+from specbench.measure.unit_table import THROUGHPUT
+from specbench.records import Comparison, LookRecord, RangeEffect
+from specbench.stats.verdict import Verdict
+
+MOST_RANGES = 3
+EXPOSED, HIDDEN = 0.9, 0.1
+"""Share of the host's preparation during which the device idles, above which it counts in full, and below which not."""
+DIFFERENT = (Verdict.FASTER.value, Verdict.SLOWER.value)
+CLEARLY = 1.5
+"""Half widths of its interval by which a range must have moved to be spoken of: there are many ranges."""
+ACCEPTANCE_GAP = 5e-4
+BUDGET = "budget"
+_PARTS = {
+    "tokens_per_step": "tokens committed a step",
+    "device": "device time",
+    "host_exposed": "host work that the device waits for",
+    "other_idle": "time in which neither the device nor a named host range was busy",
+    "step": "time a step",
+}
+
+
+@dataclass(frozen=True)
+class Occasion:
+    """What is said beyond the comparison's own figures.
+
+    :param family_size: comparisons that were corrected for one another.
+    :param last_look: None where no look was taken; ``planned_end`` units (processes) were planned.
+    :param is_interrupted: the command was, so that more may follow.
+    :param injected: arm -> known defect put into it on purpose.
+    """
+
+    family_size: int
+    last_look: LookRecord | None
+    planned_end: int
+    counts_processes: bool = False
+    is_interrupted: bool = False
+    injected: dict[str, dict[str, object]] | None = None
+
+
+def put_in_words(comparison: Comparison, occasion: Occasion) -> list[str]:
+    """Every sentence that applies, the most telling first."""
+    sentences = [line for speak in _SPEAKERS for line in speak(comparison)]
+    return [*sentences, *_of_occasion(comparison, occasion)]
+
+
+def say_where_it_comes_from(comparison: Comparison) -> list[str]:
+    """Of a difference: its largest part."""
+    parts = comparison.decomposition
+    if comparison.verdict not in DIFFERENT or not parts:
+        return []
+    total = sum(parts.values())
+    name = max(parts, key=lambda part: parts[part] * (1 if total > 0 else -1))
+    share = parts[name] / total if total else 0.0
+    part = f"{100 * parts[name]:+.3f} of {100 * total:+.3f} log points"
+    line = f"Most of the difference is {_PARTS.get(name, name)}: {part} ({share * 100:.0f}%)."
+    if name == "other_idle":
+        line += " No named range shows it: look for waits, locks and work outside of the ranges."
+    return [line]
+
+
+def say_hidden_work(comparison: Comparison) -> list[str]:
+    """Host ranges that moved while throughput did not."""
+    if comparison.verdict in DIFFERENT:
+        return []
+    moved = [(name, effect) for name, effect in comparison.ranges.items() if _is_moved(name, effect)]
+    moved.sort(key=lambda item: -abs(item[1].candidate_us - item[1].baseline_us))
+    return [_describe_range(comparison, name, effect) for name, effect in moved[:MOST_RANGES]]
+
+
+def _is_moved(name: str, effect: RangeEffect) -> bool:
+    low, high = effect.ci_low_pct, effect.ci_high_pct
+    if effect.lane != "host" or name.startswith("wait") or low is None or high is None:
+        return False
+    return abs(high + low) / 2 > CLEARLY * (high - low) / 2
+
+
+def _describe_range(comparison: Comparison, name: str, effect: RangeEffect) -> str:
+    change = effect.candidate_us - effect.baseline_us
+    direction = "less" if change < 0 else "more"
+    interval = f"{effect.delta_pct:+.1f}%, interval {effect.ci_low_pct:+.1f}% to {effect.ci_high_pct:+.1f}%"
+    negligible = comparison.verdict.endswith("NEGLIGIBLE")
+    outcome = "throughput moved by less than the margin" if negligible else "throughput did not clearly move"
+    line = f"{name} takes {abs(change):.1f} us a step {direction} ({interval}), yet {outcome}: "
+    step_ms = comparison.step_ms.get("baseline", {}).get("step_ms")
+    if step_ms is None or effect.share_pct is None:
+        return f"{line}in the baseline it takes {effect.baseline_us:.1f} us a step."
+    share = effect.share_pct / 100
+    most = f"Removing it entirely could gain at most {100 * share / (1 - share):.2f}%." if share < 1 else ""
+    place = f"in the baseline it is {effect.baseline_us:.1f} us of a step of {step_ms:.3f} ms ({effect.share_pct:.2f}%)"
+    return f"{line}{place}. {_describe_exposure(comparison)} {most}".rstrip()
+
+
+def _describe_exposure(comparison: Comparison) -> str:
+    times = comparison.step_ms.get("baseline", {})
+    total, exposed = times.get("host_total_ms"), times.get("host_exposed_ms")
+    if not total or exposed is None:
+        return "Whether the device works meanwhile is not known."
+    ratio = exposed / total
+    figure = f"the device idles during {ratio * 100:.0f}% of the host's preparation"
+    if ratio >= EXPOSED:
+        return f"This host work is exposed ({figure}): what is saved there is saved, but is small beside the step."
+    if ratio <= HIDDEN:
+        return f"This host work is hidden ({figure}): the device sets the pace, and what is saved there is not seen."
+    return f"This host work is partly hidden ({figure})."
+
+
+def say_tokens(comparison: Comparison) -> list[str]:
+    """What differing tokens mean for this pair."""
+    if comparison.tokens_identical is not False:
+        return []
+    where = describe_divergence(comparison.first_divergence)
+    line = "Tokens differ" + (f", {where}." if where else ".")
+    if comparison.exactness == Exactness.BIT_IDENTICAL.value or comparison.verdict == Verdict.INVALID.value:
+        return [f"{line} This pair promises equal tokens, so a change of speed says nothing: find out why first."]
+    if comparison.output_changed:
+        return [f"{line} The output changes on purpose: judge its quality beside its speed."]
+    if comparison.metric == THROUGHPUT:
+        line += " The arms did not do the same work, so committed tokens per second are compared instead of time."
+    return [f"{line} How many tokens a step commits is part of the difference; other prompts may commit others."]
+
+
+def say_acceptance(comparison: Comparison) -> list[str]:
+    """That the arms accept unlike much."""
+    before, after = comparison.acceptance_length.get("baseline"), comparison.acceptance_length.get("candidate")
+    if not before or not after or abs(after / before - 1) < ACCEPTANCE_GAP:
+        return []
+    return [f"Acceptance length is {after:.3f} tokens a request and step against {before:.3f} in the baseline."]
+
+
+def say_how_much_is_missing(comparison: Comparison) -> list[str]:
+    """Of INCONCLUSIVE: what could have been seen, and what it would take."""
+    if comparison.verdict != Verdict.INCONCLUSIVE.value:
+        return []
+    lines = []
+    if comparison.mde_pct is not None:
+        lines.append(f"The smallest effect that this would find four times in five is {comparison.mde_pct:.2f}%.")
+    if comparison.units_needed is not None:
+        line = f"About {comparison.units_needed} units in all would settle a margin of {comparison.margin_pct:g}%"
+        more = comparison.units_needed - comparison.n_units
+        if comparison.units_per_minute and more > 0:
+            line += f", some {max(more / comparison.units_per_minute, 0.1):.1f} minutes more at this pace"
+        lines.append(f"{line}.")
+    return lines
+
+
+def say_scope(comparison: Comparison) -> list[str]:
+    """That one process is one memory layout."""
+    if comparison.n_processes != 1:
+        return []
+    return [
+        "One process was measured: another start may differ by its memory layout and tuning (--processes 4 or more)."
+    ]
+
+
+def say_order(comparison: Comparison) -> list[str]:
+    """That the arm that went first mattered."""
+    return [
+        f"The order of the arms matters: {gate.detail}. Both orders are in the mean, and it is not the same in both."
+        for gate in comparison.gates
+        if gate.name == "order" and gate.status == "warn"
+    ]
+
+
+def say_label(comparison: Comparison) -> list[str]:
+    """What content that is not natural says."""
+    if comparison.label == "natural":
+        return []
+    return [
+        f"The content is labelled {comparison.label}: acceptance, and what follows from it, is not that of real use."
+    ]
+
+
+_SPEAKERS: tuple[Callable[[Comparison], list[str]], ...] = (
+    say_where_it_comes_from,
+    say_hidden_work,
+    say_tokens,
+    say_acceptance,
+    say_how_much_is_missing,
+    say_scope,
+    say_order,
+    say_label,
+)
+
+
+def _of_occasion(comparison: Comparison, occasion: Occasion) -> list[str]:
+    """How the measurement came to its end, and what it was corrected for."""
+    lines = []
+    look, noun = occasion.last_look, "processes" if occasion.counts_processes else "units"
+    if look is None:
+        lines.append("No look was taken, so nothing may be claimed yet" + _resume(occasion))
+    elif occasion.is_interrupted and not (look.is_last or look.settled):
+        lines.append(f"Interrupted: this is what look {look.look} saw, at {look.units} {noun}" + _resume(occasion))
+    elif look.reason == BUDGET and look.units < occasion.planned_end:
+        lines.append(f"The budget was over after {look.units} of {occasion.planned_end} planned {noun}.")
+    if occasion.family_size > 1:
+        level = f"{comparison.alpha * 100:.3g}%"
+        lines.append(f"Corrected for {occasion.family_size} comparisons (Holm): this one is judged at {level}.")
+    for arm, defect in (occasion.injected or {}).items():
+        told = ", ".join(f"{key} {value}" for key, value in defect.items())
+        lines.append(f"A known defect was put into arm {arm} on purpose: {told}.")
+    return lines
+
+
+def _resume(occasion: Occasion) -> str:
+    return "; --resume goes on." if occasion.is_interrupted else "."

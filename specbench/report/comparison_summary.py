@@ -1,0 +1,158 @@
+"""Several comparisons together: one table, what pays, and the effect pooled over points."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+
+from specbench.records import INVALID, Analysis, Comparison, Effect, Pooled
+from specbench.report.comparison import verdict_line
+from specbench.report.layout import Block, Cell, Facts, Quantity, Span, Table, Word
+from specbench.report.words import (
+    NOT_COMPUTED,
+    confidence_words,
+    effect_decimals,
+    interval_words,
+    p_words,
+    percent,
+    plural,
+    short_keys,
+    tone_of,
+    value_words,
+)
+
+STUDY_ROLES = ("alone", "all but", "pair")
+"""Roles of ``--each``, in the order they are shown."""
+PAYS_NOTE = (
+    "alone: added to the baseline; all but: what it adds to all the others; pair: both together. Corrected for all "
+    "comparisons of this report (Holm)."
+)
+Column = tuple[str, Callable[[Comparison], Cell]]
+
+
+def ab_headline(analysis: Analysis) -> tuple[str, str]:
+    """The answer in one line, and its colour."""
+    comparisons = analysis.comparisons
+    if len(comparisons) == 1:
+        return f"{verdict_line(comparisons[0])}; {analysis.label}", tone_of(comparisons[0].verdict)
+    if not comparisons:
+        return f"nothing was compared; {analysis.label}", "warn"
+    counts = Counter(comparison.headline for comparison in comparisons)
+    order = sorted(counts.items(), key=lambda item: (item[0] != INVALID, -item[1]))
+    words = ", ".join(f"{count} {verdict}" for verdict, count in order)
+    pooled = "".join(f"; {_pooled_headline(effect)}" for effect in analysis.pooled[:1])
+    tone = tone_of(next(iter(counts))) if len(counts) == 1 else "bad" if INVALID in counts else ""
+    return f"{words} of {len(comparisons)} comparisons{pooled}; {analysis.label}", tone
+
+
+def _pooled_headline(pooled: Pooled) -> str:
+    effect = pooled.these_points
+    decimals = effect_decimals(effect.ci_low_pct, effect.ci_high_pct)
+    interval = interval_words(effect.ci_low_pct, effect.ci_high_pct, decimals)
+    return f"pooled {percent(effect.delta_pct, decimals)} ({interval})"
+
+
+def summary_blocks(analysis: Analysis) -> tuple[Block, ...]:
+    """What is read first where there are several comparisons."""
+    whole = [item for item in analysis.comparisons if item.role not in STUDY_ROLES]
+    study = [item for item in analysis.comparisons if item.role in STUDY_ROLES]
+    blocks: list[Block] = [summary_table(whole)] if whole else []
+    if study:
+        blocks.append(pays_table(study))
+    confidence = analysis.comparisons[0].confidence if analysis.comparisons else 0.95
+    blocks += [pooled_facts(pooled, confidence) for pooled in analysis.pooled]
+    return tuple(blocks)
+
+
+def summary_table(comparisons: Sequence[Comparison]) -> Table:
+    """One row a comparison."""
+    columns: list[Column] = _point_columns(comparisons)
+    columns.append(("candidate", lambda item: item.candidate))
+    if len({item.baseline for item in comparisons}) > 1:
+        columns.append(("baseline", lambda item: item.baseline))
+    if len({item.role for item in comparisons}) > 1:
+        columns.append(("role", lambda item: item.role))
+    return _effects("Comparisons", columns, comparisons)
+
+
+def pays_table(comparisons: Sequence[Comparison]) -> Table:
+    """The keys of a candidate, each alone, each as what it adds to the others, and pairs: what pays, best first."""
+    short = short_keys(item.key for comparison in comparisons for item in comparison.differences)
+
+    def key_words(comparison: Comparison) -> str:
+        parts = [
+            f"{short[item.key]}: {value_words(item.baseline)} -> {value_words(item.candidate)}"
+            for item in comparison.differences
+        ]
+        return ", ".join(parts) or comparison.candidate
+
+    def order(comparison: Comparison) -> tuple[int, float]:
+        gain = comparison.speedup_pct
+        return STUDY_ROLES.index(comparison.role), float("inf") if gain is None else -gain
+
+    columns = [*_point_columns(comparisons), ("what", key_words), ("role", lambda item: item.role)]
+    return _effects("What pays", columns, sorted(comparisons, key=order), PAYS_NOTE)
+
+
+def _point_columns(comparisons: Sequence[Comparison]) -> list[Column]:
+    keys = list(dict.fromkeys(key for item in comparisons for key in item.point))
+    short = short_keys(keys)
+
+    def column(key: str) -> Column:
+        return short[key], lambda item: value_words(item.point[key]) if key in item.point else ""
+
+    return [column(key) for key in keys]
+
+
+def _effects(title: str, keys: Sequence[Column], comparisons: Sequence[Comparison], note: str = "") -> Table:
+    confidence = comparisons[0].confidence
+    header = (*(name for name, _ in keys), "speedup %", f"{confidence_words(confidence)} interval %", "verdict")
+    holm = any(item.p_holm is not None for item in comparisons)
+    rows = tuple(
+        (*(cell(item) for _, cell in keys), *_effect_cells(item), *([_p_cell(item)] if holm else []))
+        for item in comparisons
+    )
+    return Table(title, (*header, *(["p Holm"] if holm else [])), rows, num_keys=len(keys), note=note)
+
+
+def _effect_cells(comparison: Comparison) -> tuple[Cell, ...]:
+    decimals = effect_decimals(comparison.ci_low_pct, comparison.ci_high_pct)
+    return (
+        Quantity(comparison.speedup_pct, decimals=decimals, signed=True),
+        Span(comparison.ci_low_pct, comparison.ci_high_pct, decimals),
+        Word(comparison.headline, tone_of(comparison.verdict)),
+    )
+
+
+def _p_cell(comparison: Comparison) -> str:
+    return "-" if comparison.p_holm is None else p_words(comparison.p_holm)
+
+
+def pooled_facts(pooled: Pooled, confidence: float) -> Facts:
+    """The pooled effect in both readings, whether points differ, and the sign test over points."""
+    points = plural(pooled.n_points, "point")
+    facts = [
+        (f"these {points}", _effect_words(pooled.these_points, confidence)),
+        ("points like them", _effect_words(pooled.in_general, confidence)),
+        ("heterogeneity", _heterogeneity_words(pooled)),
+        ("sign test", f"{pooled.sign_positive} points up, {pooled.sign_negative} down, p {p_words(pooled.sign_p)}"),
+        ("not computed", "; ".join(f"{name}: {why}" for name, why in pooled.not_computed.items())),
+    ]
+    title = f"Pooled: {pooled.candidate} against {pooled.baseline}, every point weighing the same"
+    return Facts(tuple((name, text) for name, text in facts if text), title=title)
+
+
+def _effect_words(effect: Effect, confidence: float) -> str:
+    decimals = effect_decimals(effect.ci_low_pct, effect.ci_high_pct)
+    interval = interval_words(effect.ci_low_pct, effect.ci_high_pct, decimals)
+    return f"{percent(effect.delta_pct, decimals)} ({confidence_words(confidence)} interval {interval})"
+
+
+def _heterogeneity_words(pooled: Pooled) -> str:
+    found = pooled.heterogeneity
+    if found is None:
+        return NOT_COMPUTED
+    return (
+        f"Cochran's Q {found['cochran_q']:.2f}, p {p_words(found['p_value'])}, "
+        f"{100 * found['i_squared']:.0f}% of the spread is more than noise"
+    )

@@ -1,0 +1,163 @@
+"""What was measured and on what, in a few lines: model, workload, engine, environment."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from specbench.records import Analysis, Point
+from specbench.report.words import plural, value_words
+
+Pairs = tuple[tuple[str, str], ...]
+
+
+def run_facts(analysis: Analysis) -> Pairs:
+    """The set-up of a run, as its first point saw it."""
+    point = analysis.points[0]
+    draft = f", K = {point.draft_len}" if point.draft_len else ""
+    facts = [
+        ("model", _model(point.model, analysis.subject)),
+        ("drafter", f"{point.drafter}{draft}, {point.acceptance} acceptance"),
+        ("workload", _join(point.workload, _lengths(point), f"concurrency {point.concurrency}")),
+        ("engine", _engine(analysis.subject)),
+        ("variant", point.variant),
+        ("measured", _measured(point)),
+        ("warm-up", _warmup(analysis)),
+        ("content", analysis.label),
+    ]
+    return tuple((name, text) for name, text in facts if text)
+
+
+def setup_facts(analysis: Analysis) -> Pairs:
+    """What all points or arms of a sweep or a comparison have in common; what differs is not in it."""
+    varied = _varied_keys(analysis)
+    facts = [
+        ("model", "" if _varies("model", varied) else _model(*_model_of(analysis))),
+        ("drafter", _drafter(analysis.scenario, varied)),
+        ("workload", _workload(analysis.scenario.get("workload") or {}, varied)),
+        ("engine", _engine(analysis.subject, varied)),
+        ("warm-up", _warmup(analysis) if analysis.warmup else ""),
+        ("content", analysis.label),
+        ("started", analysis.started_utc or ""),
+    ]
+    return tuple((name, text) for name, text in facts if text)
+
+
+def _varied_keys(analysis: Analysis) -> frozenset[str]:
+    keys = [key for point in analysis.points for key in point.axes]
+    for comparison in analysis.comparisons:
+        keys += [*comparison.point, *(difference.key for difference in comparison.differences)]
+    return frozenset(keys)
+
+
+def _varies(key: str, varied: frozenset[str]) -> bool:
+    return any(name == key or name.startswith(f"{key}.") or key.startswith(f"{name}.") for name in varied)
+
+
+def _model_of(analysis: Analysis) -> tuple[str, Mapping[str, Any]]:
+    model = analysis.scenario.get("model")
+    source = model.get("source") if isinstance(model, dict) else model
+    return str(source or ""), analysis.subject
+
+
+def _drafter(scenario: Mapping[str, Any], varied: frozenset[str]) -> str:
+    drafter, acceptance = scenario.get("drafter") or {}, scenario.get("acceptance") or {}
+    if not isinstance(drafter, dict) or _varies("drafter.name", varied):
+        return ""
+    draft_len = drafter.get("draft_len")
+    shown_len = f"K = {draft_len}" if draft_len and not _varies("drafter.draft_len", varied) else ""
+    mode = acceptance.get("mode") if isinstance(acceptance, dict) and not _varies("acceptance", varied) else None
+    return _join(drafter.get("name"), shown_len, f"{mode} acceptance" if mode else "")
+
+
+def _workload(workload: Any, varied: frozenset[str]) -> str:
+    if not isinstance(workload, dict):
+        return str(workload)
+    shown = [str(workload.get("kind") or "")]
+    for key, name in (("isl", "ISL"), ("osl", "OSL cap"), ("num_requests", "requests"), ("concurrency", "concurrency")):
+        value = workload.get(key)
+        if value is not None and not _varies(f"workload.{key}", varied):
+            shown.append(f"{name} {value_words(value)}")
+    return _join(*shown)
+
+
+def _model(name: str, subject: Mapping[str, Any]) -> str:
+    size = subject.get("num_parameters")
+    random = "seeded random weights" if subject.get("weights") == "random" else None
+    source = str(subject.get("model") or "") if random is None else ""
+    shown = source if source.startswith(name) else _join(name, source)
+    return _join(shown, f"{_count(size)} parameters" if size else None, random)
+
+
+def _count(number: float) -> str:
+    """``135M``, ``8.0B``, ``120k``: two or three figures."""
+    for unit, size in (("B", 1e9), ("M", 1e6), ("k", 1e3)):
+        if number >= size:
+            return f"{number / size:.1f}{unit}" if number < 10 * size else f"{number / size:.0f}{unit}"
+    return f"{number:.0f}"
+
+
+def _join(*parts: Any) -> str:
+    return ", ".join(str(part) for part in parts if part)
+
+
+def _engine(subject: Mapping[str, Any], varied: frozenset[str] = frozenset()) -> str:
+    engine = subject.get("engine") or {}
+    shown = {key: engine.get(key) for key in ("device", "dtype", "attention")}
+    if "overlap" in engine:
+        shown["overlap"] = f"overlap {'on' if engine['overlap'] else 'off'}"
+    kept = {key: text for key, text in shown.items() if not _varies(f"engine.{key}", varied)}
+    return _join(*(kept.get(key) for key in ("device", "dtype", "overlap", "attention")))
+
+
+def _lengths(point: Point) -> str:
+    isl = point.isl if point.isl is not None else point.mean_isl
+    osl = point.mean_osl
+    mean_in = "ISL" if point.isl is not None else "mean ISL"
+    texts = [f"{mean_in} {isl:,.0f}"] if isl is not None else []
+    texts += [f"mean OSL {osl:,.0f}"] if osl is not None else []
+    return ", ".join(texts)
+
+
+def _measured(point: Point) -> str:
+    trials = f"{point.trials} trials, " if point.trials > 1 else ""
+    counts = ", ".join(
+        plural(count, noun)
+        for count, noun in ((point.requests, "request"), (point.committed_tokens, "token"), (point.steps, "step"))
+    )
+    pace = "" if point.requests_per_s is None else f", {point.requests_per_s * 60:.1f} requests a minute"
+    return f"{trials}{counts} in {point.wall_s:.1f} s{pace}"
+
+
+def _warmup(analysis: Analysis) -> str:
+    warmup = analysis.warmup
+    if warmup is None:
+        return "none"
+    done = f"{plural(warmup.requests, 'request')}, {plural(warmup.tokens, 'token')}"
+    return f"{done} in {warmup.seconds:.1f} s, in no figure"
+
+
+def summarize_environment(environment: Mapping[str, Any]) -> Pairs:
+    """The environment in a few lines; what is unknown is left out."""
+    cpu, git, torch = (environment.get(key) or {} for key in ("cpu", "git", "torch"))
+    cores = f"{cpu['usable_cores']} cores" if cpu.get("usable_cores") else None
+    memory = environment.get("memory_bytes")
+    revision = git.get("revision")
+    dirty = " with changes" if git.get("dirty") else ""
+    threads = f"{torch['threads']} threads" if torch.get("threads") else None
+    packages = environment.get("packages") or {}
+    lines = [
+        ("CPU", _join(cpu.get("model"), cores, " ".join(cpu.get("flags") or ()))),
+        ("memory", f"{memory / 2**30:.1f} GiB" if memory else ""),
+        ("GPU", "; ".join(_join(*gpu.values()) for gpu in environment.get("gpus") or ())),
+        ("OS", _join(environment.get("os"), environment.get("libc"))),
+        ("Python", environment.get("python") or ""),
+        ("torch", _join(torch.get("version") or packages.get("torch"), threads)),
+        (
+            "specbench",
+            _join(environment.get("specbench"), f"git {revision[:12]}{dirty}" if revision else None),
+        ),
+        ("governor", environment.get("governor") or ""),
+        ("load before", ", ".join(f"{load:g}" for load in environment.get("load_average") or ())),
+    ]
+    return tuple((name, text) for name, text in lines if text)

@@ -1,0 +1,102 @@
+"""Many points in one table: their coordinates, what each reached, and why some were not measured."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from specbench.records import Analysis, Point
+from specbench.report.layout import Block, Cell, Quantity, Section, Table
+from specbench.report.point_tables import point_tables
+from specbench.report.words import plural, point_words, short_keys, value_words
+
+FAILED = "failed"
+NUM_SHOWN_SECTIONS = 6
+"""With more points than this, a terminal shows the table alone."""
+_COLUMNS = ("tok/s", "per user", "accept.", "TTFT p50", "TPOT p50", "step", "device", "exposed")
+
+
+def sweep_headline(analysis: Analysis) -> str:
+    """How many points, how many failed, and the fastest."""
+    counts = plural(len(analysis.points), "point")
+    failed = sum(point.status == FAILED for point in analysis.points)
+    counts += f", {failed} failed" if failed else ""
+    speeds = {point.point: point.output_tokens_per_s for point in analysis.points if point.output_tokens_per_s}
+    if not speeds:
+        return f"{counts}; nothing was measured; {analysis.label}"
+    best = max((point for point in analysis.points if point.point in speeds), key=lambda point: speeds[point.point])
+    at = point_words(point_coordinates(best, analysis.points))
+    return f"{counts}; highest: {speeds[best.point]:,.1f} tok/s at {at}; {analysis.label}"
+
+
+def point_coordinates(point: Point, points: Sequence[Point]) -> dict[str, Any]:
+    """What tells this point from the others: its axes, and the variant where that differs."""
+    axes = dict(point.axes) or {"concurrency": point.concurrency, "draft_len": point.draft_len}
+    if "variant" not in axes and len({other.variant for other in points}) > 1:
+        return {"variant": point.variant, **axes}
+    return axes
+
+
+def wide_table(points: Sequence[Point], title: str = "Points") -> Table:
+    """One row a point: coordinates first, then throughput, acceptance, latency and the step. Times in ms."""
+    coordinates = [point_coordinates(point, points) for point in points]
+    keys = list(dict.fromkeys(key for row in coordinates for key in row))
+    short = short_keys(keys)
+    header = (*(short[key] for key in keys), *_COLUMNS)
+    rows = tuple(
+        (*(_coordinate(row.get(key)) for key in keys), *_figures(point))
+        for row, point in zip(coordinates, points, strict=True)
+    )
+    return Table(title, header, rows, unit="times in ms", num_keys=len(keys))
+
+
+def _coordinate(value: Any) -> Cell:
+    if isinstance(value, int) and not isinstance(value, bool):
+        return Quantity(value, decimals=0)
+    return "" if value is None else value_words(value)
+
+
+def _figures(point: Point) -> tuple[Quantity, ...]:
+    return (
+        Quantity(point.output_tokens_per_s, decimals=1),
+        Quantity(point.tokens_per_s_per_user, decimals=1),
+        Quantity(point.acceptance_length, decimals=3),
+        Quantity(point.ttft_ms.p50 if point.ttft_ms else None),
+        Quantity(point.tpot_ms.p50 if point.tpot_ms else None),
+        Quantity(point.step_ms, decimals=3),
+        Quantity(point.device_ms, decimals=3),
+        Quantity(point.host_exposed_ms, decimals=3),
+    )
+
+
+def failure_table(points: Sequence[Point]) -> Table | None:
+    """The points that could not be measured, with the reason."""
+    failed = [point for point in points if point.status == FAILED or point.error]
+    if not failed:
+        return None
+    rows = tuple(
+        (point_words(point_coordinates(point, points)), point.error or "no reason was recorded") for point in failed
+    )
+    return Table("Not measured", ("point", "reason"), rows)
+
+
+def sweep_blocks(points: Sequence[Point]) -> tuple[Block, ...]:
+    """The table of all points and the list of those that failed."""
+    failures = failure_table(points)
+    return (wide_table(points), *([failures] if failures else []))
+
+
+def point_sections(points: Sequence[Point], *, is_detail: bool | None = None) -> tuple[Section, ...]:
+    """A section for every point that was measured; titled where there are several."""
+    several = len(points) > 1
+    detail = len(points) > NUM_SHOWN_SECTIONS if is_detail is None else is_detail
+    return tuple(
+        Section(
+            point_words(point_coordinates(point, points)) if several else "",
+            point_tables(point),
+            anchor=f"point-{point.point}",
+            is_detail=detail,
+        )
+        for point in points
+        if point.status != FAILED
+    )

@@ -1,0 +1,93 @@
+"""Drawings of many points: throughput over a swept axis, and what a step's time is made of."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from specbench.report.plots import NARROW, cut, padded, size_class
+from specbench.report.svg import (
+    FONT_WIDTH,
+    Frame,
+    Scale,
+    drawing,
+    legend,
+    polyline,
+    round_ticks,
+    tag,
+    text,
+    tooltip,
+    x_axis,
+    y_axis,
+)
+
+Series = tuple[str, Sequence[tuple[float, float]]]
+"""Name and ``(x, y)`` points."""
+
+
+def series_plot(series: Sequence[Series], x_name: str, y_name: str, width: int, names: Sequence[str] = ()) -> str:
+    """Lines over one axis, from 0 up. Values a power of two apart are spread evenly.
+
+    :param series: at least one with at least one point.
+    :param names: of the x values 0, 1, 2, ... where they are words and not numbers.
+    """
+    frame = Frame(58, 26 + 18 * len(series), width - 16, 236 + 18 * len(series))
+    xs = sorted({x for _, points in series for x, _ in points})
+    is_log = not names and xs[0] > 0 and xs[-1] / xs[0] >= 8
+    spread = math.log2 if is_log else float
+    x_scale = Scale(*padded(spread(xs[0]), spread(xs[-1])), frame.left, frame.right)
+    top = max(y for _, points in series for _, y in points)
+    y_scale = Scale(0, top * 1.06 if top > 0 else 1, frame.bottom, frame.top)
+    ticks = xs if len(xs) <= 8 or names else round_ticks(xs[0], xs[-1], 5)
+    words = [names[int(tick)] for tick in ticks] if names else [f"{tick:g}" for tick in ticks]
+    parts = [x_axis(frame, lambda value: x_scale(spread(value)), ticks, x_name, words)]
+    parts.append(y_axis(frame, y_scale, round_ticks(0, y_scale.high, 5), y_name))
+    for index, (name, points) in enumerate(series):
+        class_, placed = f"s{index % 6}", [(x_scale(spread(x)), y_scale(y)) for x, y in points]
+        parts.append(polyline(placed, f"curve line-{class_}"))
+        for (x, y), (value, reached) in zip(placed, points, strict=True):
+            shown = names[int(value)] if names else f"{value:g}"
+            content = tooltip(f"{name or y_name}: {reached:,.1f} at {x_name} {shown}")
+            parts.append(tag("circle", content, cx=x, cy=y, r=4.0, class_=f"fill-{class_}"))
+        if name:
+            parts.append(legend(frame.left, 14 + 18 * index, [(f"fill-{class_}", cut(name, width - frame.left - 40))]))
+    return drawing(width, frame.bottom + 42, f"{y_name} against {x_name}", parts, size_class(width < NARROW))
+
+
+Bar = tuple[str, Sequence[tuple[str, str, float]]]
+"""Label, and parts as ``(class, name, value)``."""
+
+
+def stacked_bars(bars: Sequence[Bar], axis_name: str, width: int) -> str:
+    """Horizontal bars that are made of parts, on one axis from 0.
+
+    :param bars: at least one; parts of 0 or below are left out.
+    """
+    narrow = width < NARROW
+    row_height = 38 if narrow else 26
+    left = 10.0 if narrow else min(18 + FONT_WIDTH * max(len(label) for label, _ in bars), width * 0.4)
+    frame = Frame(left, 30, width - 16, 30 + row_height * len(bars))
+    top = max(sum(max(value, 0.0) for _, _, value in parts) for _, parts in bars)
+    scale = Scale(0, top * 1.02 or 1.0, frame.left, frame.right)
+    drawn = [x_axis(frame, scale, round_ticks(0, scale.high, max(2, int((frame.right - left) / 60))), axis_name)]
+    for index, (label, parts) in enumerate(bars):
+        y = frame.top + index * row_height
+        if narrow:
+            drawn.append(text(left, y + 12, cut(label, width - 20), "label"))
+        else:
+            drawn.append(text(left - 8, y + 17, cut(label, left - 12), "label", "end"))
+        drawn.append(_bar(parts, label, scale, y + (16 if narrow else 4), row_height - (20 if narrow else 8)))
+    entries = list({name: (class_, name) for _, parts in bars for class_, name, _ in parts}.values())
+    drawn.append(legend(10 if narrow else left, 16, entries))
+    return drawing(width, frame.bottom + 42, axis_name, drawn, size_class(narrow))
+
+
+def _bar(parts: Sequence[tuple[str, str, float]], label: str, scale: Scale, y: float, height: float) -> str:
+    drawn, start = [], 0.0
+    for class_, name, value in parts:
+        if value > 0:
+            content = tooltip(f"{label}: {name} {value:.3f}" if label else f"{name} {value:.3f}")
+            size = scale(start + value) - scale(start)
+            drawn.append(tag("rect", content, x=scale(start), y=y, width=size, height=float(height), class_=class_))
+            start += value
+    return "".join(drawn)

@@ -1,0 +1,101 @@
+"""How figures of comparisons are put into words: signs, digits, p values, points, verdicts."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from specbench.records import INVALID
+
+NOT_COMPUTED = "not computed"
+_LEAST_DECIMALS, _MOST_DECIMALS = 1, 4
+_TONES = {
+    "FASTER": "good",
+    "SLOWER": "bad",
+    "EQUIVALENT": "calm",
+    "FASTER BUT NEGLIGIBLE": "calm",
+    "SLOWER BUT NEGLIGIBLE": "calm",
+    "INCONCLUSIVE": "warn",
+    INVALID: "bad",
+}
+_SMALL_P = 1e-4
+
+
+def tone_of(verdict: str) -> str:
+    """Colour of a verdict."""
+    return _TONES.get(verdict, "")
+
+
+def effect_decimals(*bounds: float | None) -> int:
+    """Decimals that leave two figures of an interval's half width, and no end other than 0 that reads as 0.
+
+    With one bound, about three figures of it.
+    """
+    known = [bound for bound in bounds if bound is not None and math.isfinite(bound)]
+    size = (max(known) - min(known)) / 2 if len(known) > 1 else abs(known[0]) / 10 if known else 0.0
+    decimals = 1 - math.floor(math.log10(size)) if size > 0 else 2
+    decimals = min(max(decimals, _LEAST_DECIMALS), _MOST_DECIMALS)
+    while decimals < _MOST_DECIMALS and any(bound and round(bound, decimals) == 0 for bound in known):
+        decimals += 1
+    return decimals
+
+
+def percent(value: float | None, decimals: int | None = None) -> str:
+    """``+1.23%``."""
+    if value is None:
+        return NOT_COMPUTED
+    return f"{value:+,.{effect_decimals(value) if decimals is None else decimals}f}%"
+
+
+def interval_words(low: float | None, high: float | None, decimals: int) -> str:
+    """``+0.95% to +1.52%``."""
+    if low is None or high is None:
+        return NOT_COMPUTED
+    return f"{percent(low, decimals)} to {percent(high, decimals)}"
+
+
+def confidence_words(confidence: float) -> str:
+    """``95%``."""
+    return f"{confidence * 100:g}%"
+
+
+def p_words(value: float | None) -> str:
+    """``0.012``, ``< 0.0001``."""
+    if value is None:
+        return NOT_COMPUTED
+    return f"{value:.3g}" if value >= _SMALL_P else f"< {_SMALL_P:.4f}"
+
+
+def plural(count: int, noun: str) -> str:
+    """``1 request``, ``1,024 requests``; ``process`` gets its own plural."""
+    ending = "es" if noun.endswith("s") else "s"
+    return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}{ending}"
+
+
+def value_words(value: Any) -> str:
+    """A scenario's value as a person would write it in YAML, on one line."""
+    if value is None:
+        return "null"
+    if isinstance(value, str):
+        return value
+    return json.dumps(value, ensure_ascii=False, default=str)
+
+
+def short_keys(keys: Iterable[str]) -> dict[str, str]:
+    """Full keys with the shortest ends that still tell them apart: ``workload.concurrency`` -> ``concurrency``."""
+    names = list(dict.fromkeys(keys))
+    ends = [name.rpartition(".")[2] for name in names]
+    return {name: end if ends.count(end) == 1 else name for name, end in zip(names, ends, strict=True)}
+
+
+def point_words(point: Mapping[str, Any]) -> str:
+    """Sweep coordinates: ``concurrency 4, draft_len 5``."""
+    short = short_keys(point)
+    return ", ".join(f"{short[key]} {value_words(value)}" for key, value in point.items())
+
+
+def duration_words(seconds: float) -> str:
+    """``42.0 s``, ``3.5 min``."""
+    return f"{seconds:.1f} s" if seconds < 120 else f"{seconds / 60:.1f} min"

@@ -1,0 +1,111 @@
+"""The comparisons of a question: pairs of arms, with the design that holds for each."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from itertools import combinations
+from typing import Any
+
+from specbench.errors import ScenarioError
+from specbench.scenario.contributions import Arm, list_contributions, list_parts
+from specbench.scenario.designs import choose_design
+from specbench.scenario.differences import find_differences, refuse_unlike, weakest
+from specbench.scenario.places import shorten
+from specbench.scenario.plan import AbSettings, ComparisonPlan, Question
+from specbench.scenario.point_book import PointBook
+from specbench.scenario.resolve import ResolvedScenario
+from specbench.scenario.settled import write_scenario
+
+CANDIDATE = "candidate"
+
+
+class PairBook(PointBook):
+    """Points, and the comparisons between them.
+
+    :param requested_design: ``measure.design``.
+    """
+
+    def __init__(self, requested_design: str) -> None:
+        super().__init__()
+        self.comparisons: list[ComparisonPlan] = []
+        self._requested_design = requested_design
+
+    def compare(
+        self, baseline: Arm, candidate: Arm, coordinates: Mapping[str, Any], *, each: bool, pairs: bool
+    ) -> None:
+        """Add the comparison of a candidate with the baseline, and with ``each`` what its parts contribute.
+
+        :raises ScenarioError: the arms do not do the same work, or nothing differs.
+        """
+        names = (f"--baseline {shorten(baseline.name)}", f"--candidate {shorten(candidate.name)}")
+        before, after = (
+            self.resolved[self.add(arm.scenario, arm.name, coordinates)].scenario for arm in (baseline, candidate)
+        )
+        refuse_unlike(before, after, names)
+        differences = find_differences(before, after)
+        if not differences:
+            raise ScenarioError(
+                f"nothing differs between {names[0]} and {names[1]}",
+                where="specbench ab",
+                hint="another candidate, or `specbench selftest`, which compares a variant with itself",
+            )
+        self.add_pair(baseline, candidate, CANDIDATE, coordinates)
+        if not each:
+            return
+        parts = list_parts(baseline.scenario, candidate.scenario, differences, self.resolve)
+        if len(parts) < 2:
+            self.note(
+                f"--each adds nothing to {candidate.name}: it differs from {baseline.name} in {parts[0].name} alone"
+            )
+        for part in list_contributions(baseline, candidate, parts, pairs=pairs):
+            self.add_pair(part.baseline, part.candidate, part.role, coordinates)
+
+    def add_pair(
+        self,
+        baseline: Arm,
+        candidate: Arm,
+        role: str,
+        coordinates: Mapping[str, Any],
+        injected: dict[str, dict[str, Any]] | None = None,
+    ) -> None:
+        """Add one comparison; arms that are the same share a point.
+
+        :raises InputError: an arm cannot be, or the requested design cannot hold.
+        """
+        first = self.add(baseline.scenario, baseline.name, coordinates)
+        second = self.add(candidate.scenario, candidate.name, coordinates)
+        before, after = self.resolved[first].scenario, self.resolved[second].scenario
+        differences = find_differences(before, after)
+        same_process = before.process is None and after.process is None
+        design, why = choose_design(self._requested_design, differences, same_process=same_process)
+        index = len(self.comparisons)
+        exactness = weakest(differences)
+        self.comparisons.append(
+            ComparisonPlan(index, first, second, role, design, why, differences, exactness, injected)
+        )
+
+    def refuse_twins(self, candidates: Sequence[Arm]) -> None:
+        """Refuse two candidates that are one configuration.
+
+        :raises ScenarioError: names both.
+        """
+        scenarios = [self.resolve(arm.scenario).scenario for arm in candidates]
+        for (one, first), (other, second) in combinations(zip(candidates, scenarios, strict=True), 2):
+            if not find_differences(first, second):
+                raise ScenarioError(
+                    f"nothing differs between --candidate {shorten(one.name)} and --candidate {shorten(other.name)}",
+                    where="specbench ab",
+                    hint="drop one of the two",
+                )
+
+    def ask(self, kind: str, base: ResolvedScenario, settings: AbSettings) -> Question:
+        """The question that all of it makes."""
+        return Question(
+            kind=kind,
+            points=tuple(self.points),
+            comparisons=tuple(self.comparisons),
+            settings=settings,
+            warmup_requests=self.warmup_requests,
+            scenario=write_scenario(base),
+            notes=tuple(self.notes),
+        )

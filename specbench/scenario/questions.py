@@ -1,0 +1,245 @@
+"""What ``ab``, ``sweep`` and ``selftest`` ask: scenario file and flags -> Question."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from specbench.engine.config import ModelSpec
+from specbench.engine.models.checkpoint import resolve_model_config
+from specbench.engine.models.config import ModelConfig
+from specbench.errors import ScenarioError
+from specbench.scenario.arm_pairs import PairBook
+from specbench.scenario.axes import VARIANT
+from specbench.scenario.contributions import Arm
+from specbench.scenario.loader import ScenarioFile, open_scenario
+from specbench.scenario.masking import mask
+from specbench.scenario.overrides import Override
+from specbench.scenario.places import dotted, shorten
+from specbench.scenario.plan import AbSettings, PlanPoint, Question, RunPlan
+from specbench.scenario.planner import BASE, require_recorded
+from specbench.scenario.point_book import PointBook
+from specbench.scenario.resolve import ResolvedScenario, model_spec, resolve
+from specbench.scenario.schema import Measure, Process, Scenario
+from specbench.scenario.settled import write_scenario
+from specbench.scenario.sizing import Calibration, plan_question, plan_sweep
+from specbench.scenario.sweep import SweepPoint, expand_sweep, refuse_void
+from specbench.scenario.units import parse_duration, parse_percent
+from specbench.scenario.variants import ON, variant_overrides
+
+__all__ = [
+    "Calibration",
+    "ask_ab",
+    "ask_selftest",
+    "ask_sweep",
+    "count_points",
+    "plan_question",
+    "plan_sweep",
+    "read_settings",
+    "resolved_points",
+]
+
+AB, SWEEP, SELFTEST = "ab", "sweep", "selftest"
+KNOWN_DELAY = {"kind": "delay", "step_percent": 1.0}
+"""What ``selftest`` puts into one arm; the plan has it in microseconds."""
+NO_CHANGES = SweepPoint({}, ())
+
+
+def ask_ab(
+    path: str | Path,
+    overrides: Sequence[str] = (),
+    baseline: str = "off",
+    candidates: Sequence[str] = (ON,),
+    *,
+    each: bool = False,
+    pairs: bool = False,
+) -> Question:
+    """Ask how each candidate compares with the baseline, at every point of the scenario's sweep.
+
+    :param overrides: ``key=value`` texts, as after ``--set``.
+    :param baseline: a variant, as after ``--baseline``; ``candidates`` likewise, at least one.
+    :param each: also what every key of each candidate contributes; ``pairs`` adds any two of them.
+    :raises InputError: whatever is wrong.
+    """
+    return _ask_ab(path, overrides, baseline, candidates, each, pairs)
+
+
+def ask_sweep(path: str | Path, overrides: Sequence[str] = (), variant: str | None = None) -> Question:
+    """Ask for the figures of every point of the scenario's sweep; of the scenario alone where it has none.
+
+    :param variant: applied at every point, as after ``--variant``.
+    :raises InputError: whatever is wrong.
+    """
+    file = open_scenario(path, overrides)
+    book = _sweep_points(file, variant)
+    for resolved in book.resolved:
+        require_recorded(resolved.scenario)
+    base = book.resolve(file.base)
+    return Question(
+        kind=SWEEP,
+        points=tuple(book.points),
+        comparisons=(),
+        settings=None,
+        warmup_requests=book.warmup_requests,
+        scenario=write_scenario(base),
+        repeats=base.scenario.measure.repeats,
+        notes=tuple(book.notes),
+    )
+
+
+def count_points(path: str | Path, overrides: Sequence[str] = (), variant: str | None = None) -> int:
+    """Points of the scenario's sweep, each of them checked; 1 where it has none.
+
+    :raises InputError: whatever is wrong.
+    """
+    return len(_sweep_points(open_scenario(path, overrides), variant).points)
+
+
+def ask_selftest(path: str | Path, overrides: Sequence[str] = (), *, num_aa: int = 20) -> Question:
+    """Ask whether the instrument can be believed here: does a variant differ from itself, is a known delay found?
+
+    ``num_aa`` comparisons of the variant ``on`` with itself (role ``A/A``), one with a delay of 1% of a step in arm B
+    (``delay``) and one with it in arm A (``swapped``). No look ends them early. The scenario's sweep has no part in it.
+
+    :raises InputError: whatever is wrong.
+    """
+    file = open_scenario(path, overrides)
+    base = PointBook().resolve(file.base)
+    settings = replace(read_settings(base.scenario.measure), stop_early=False)
+    book = PairBook(base.scenario.measure.design)
+    arm = Arm(ON, _change(file, NO_CHANGES, variant_overrides(ON, file.base)))
+    for _ in range(num_aa):
+        book.add_pair(arm, arm, "A/A", {})
+    book.add_pair(arm, arm, "delay", {}, injected={"B": dict(KNOWN_DELAY)})
+    book.add_pair(arm, arm, "swapped", {}, injected={"A": dict(KNOWN_DELAY)})
+    return book.ask(SELFTEST, base, settings)
+
+
+def read_settings(measure: Measure) -> AbSettings:
+    """How comparisons are measured, in numbers."""
+    return AbSettings(
+        margin=parse_percent(measure.margin) / 100,
+        confidence=parse_percent(measure.confidence) / 100,
+        budget_s=parse_duration(measure.budget),
+        num_looks=measure.looks,
+        anytime=measure.anytime,
+        processes=measure.processes,
+        period_steps=measure.period_steps,
+        guard_steps=measure.guard_steps,
+        quads_per_segment=measure.quads_per_segment,
+        segment_requests=measure.segment_requests,
+        max_units=measure.max_units,
+        seed=measure.seed,
+    )
+
+
+def resolved_points(plan: RunPlan | Question) -> list[ResolvedScenario]:
+    """Each point as it will run, from the plan alone. Memory was checked when it was asked, and is not again."""
+    models: dict[ModelSpec, ModelConfig] = {}
+    return [_resolve_point(plan, point, models) for point in plan.points]
+
+
+def _sweep_points(file: ScenarioFile, variant: str | None) -> PointBook:
+    changes = [] if variant is None else variant_overrides(variant, file.base)
+    who = f"the variant {shorten(repr(variant))}"
+    _refuse_all_shadowed(file, [changes], f"{who} sets")
+    book = PointBook()
+    for point in expand_sweep(file):
+        refuse_void(changes, point, who)
+        name = str(point.coordinates.get(VARIANT) or variant or BASE)
+        book.add(_change(file, point, changes), name, point.coordinates)
+    return book
+
+
+def _ask_ab(
+    path: str | Path, overrides: Sequence[str], baseline: str, candidates: Sequence[str], each: bool, pairs: bool
+) -> Question:
+    file = open_scenario(path, overrides)
+    base = PointBook().resolve(file.base)
+    changes = _arm_changes(file, baseline, candidates)
+    book = PairBook(base.scenario.measure.design)
+    for point in expand_sweep(file):
+        arms = _level([_arm(file, point, arm) for arm in changes])
+        for candidate in arms[1:]:
+            book.compare(arms[0], candidate, point.coordinates, each=each, pairs=pairs)
+        book.refuse_twins(arms[1:])
+    return book.ask(AB, base, read_settings(base.scenario.measure))
+
+
+@dataclass(frozen=True)
+class _Changes:
+    """An arm: the variant as typed, and what it changes."""
+
+    name: str
+    flag: str
+    overrides: list[Override]
+
+
+def _arm_changes(file: ScenarioFile, baseline: str, candidates: Sequence[str]) -> list[_Changes]:
+    """The baseline's changes, then each candidate's.
+
+    :raises ScenarioError: no candidate, an arm that changes how it is measured, or a --set that no arm heeds.
+    """
+    if not candidates:
+        raise ScenarioError("there is no candidate", where="--candidate", hint="--candidate on")
+    texts = [("--baseline", baseline), *(("--candidate", text) for text in candidates)]
+    arms = [_Changes(text, flag, variant_overrides(text, file.base, flag=flag)) for flag, text in texts]
+    for arm in arms:
+        for override in arm.overrides:
+            if override.path[0] == "measure":
+                raise ScenarioError(
+                    f"sets {dotted(override.path)}, which says how both arms are measured",
+                    where=override.place,
+                    hint=f"--set {dotted(override.path)}=VALUE, for both",
+                )
+    _refuse_all_shadowed(file, [arm.overrides for arm in arms], "every arm sets")
+    return arms
+
+
+def _refuse_all_shadowed(file: ScenarioFile, arms: Sequence[Sequence[Override]], who: str) -> None:
+    """Refuse a ``--set`` that each of ``arms`` replaces: it would do nothing."""
+    for change in file.overrides:
+        replacing = [_first_replacing(change, overrides) for overrides in arms]
+        if replacing and all(replacing):
+            raise ScenarioError(
+                f"has no effect: {who} {dotted(replacing[0].path) if replacing[0] else ''} as well",
+                where=change.place,
+                hint="drop it",
+            )
+
+
+def _first_replacing(change: Override, overrides: Iterable[Override]) -> Override | None:
+    return next((other for other in overrides if change.meets(other) and change.value != other.value), None)
+
+
+def _arm(file: ScenarioFile, point: SweepPoint, changes: _Changes) -> Arm:
+    refuse_void(changes.overrides, point, f"{changes.flag} {shorten(mask(changes.name))}")
+    return Arm(mask(changes.name), _change(file, point, changes.overrides))
+
+
+def _level(arms: list[Arm]) -> list[Arm]:
+    """Every arm in a process of its own where one is, so that all of them pay for the pipe."""
+    if all(arm.scenario.process is None for arm in arms):
+        return arms
+    alone = [arm.scenario.model_copy(update={"process": arm.scenario.process or Process()}) for arm in arms]
+    return [
+        replace(arm, scenario=scenario.with_places(arm.scenario.places))
+        for arm, scenario in zip(arms, alone, strict=True)
+    ]
+
+
+def _change(file: ScenarioFile, point: SweepPoint, overrides: Sequence[Override]) -> Scenario:
+    return file.changed([*point.overrides, *overrides], drop=("sweep", "variants"))
+
+
+def _resolve_point(
+    plan: RunPlan | Question, point: PlanPoint, models: dict[ModelSpec, ModelConfig]
+) -> ResolvedScenario:
+    data: dict[str, Any] = dict(plan.scenario if point.scenario is None else point.scenario)
+    scenario = Scenario.model_validate(data)
+    spec = model_spec(scenario)
+    if spec not in models:
+        models[spec] = resolve_model_config(spec)
+    return resolve(scenario, models[spec], available_memory=lambda _: None)

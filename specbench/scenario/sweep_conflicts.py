@@ -1,0 +1,97 @@
+"""What is wrong with the sweep of a scenario by itself: keys, lists, values, and how many points they make."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+
+from pydantic import ValidationError
+
+from specbench.engine.optimizations.base import load_toggle
+from specbench.errors import InputError, nearest_hint
+from specbench.registry import OPTIMIZATIONS
+from specbench.scenario.axes import VARIANT, Axis, list_axes
+from specbench.scenario.diagnosis import all_keys, section_model
+from specbench.scenario.places import Issue, describe_value, dotted
+from specbench.scenario.schema import Scenario
+from specbench.scenario.variants import variant_overrides
+
+MAX_POINTS = 10_000
+_NOT_SWEPT = ("sweep", "variants", "study", "name", "measure", "process", "optimizations")
+
+
+def find_sweep_conflicts(scenario: Scenario) -> Iterator[Issue]:
+    """Every conflict, in the order of the axes."""
+    axes = list_axes(scenario.sweep)
+    if not axes:
+        return
+    yield from _keys(axes)
+    yield from _repetitions(axes)
+    in_step = {axis.key: len(axis.values) for axis in axes if axis.in_step}
+    if len(set(in_step.values())) > 1:
+        lengths = ", ".join(f"{key}: {length}" for key, length in in_step.items())
+        yield Issue(("sweep", "zip"), f"lists of unequal length ({lengths}) cannot go in step")
+    for axis in axes:
+        yield from _values(axis, scenario)
+    num_points = count_points(axes)
+    if num_points > MAX_POINTS:
+        yield Issue(("sweep",), f"makes {num_points} points; allowed: {MAX_POINTS} or fewer", "shorter lists")
+
+
+def count_points(axes: list[Axis]) -> int:
+    """Points that ``axes`` make: those in step count once."""
+    crossed = [len(axis.values) for axis in axes if not axis.in_step]
+    in_step = [len(axis.values) for axis in axes if axis.in_step][:1]
+    return math.prod([*crossed, *in_step])
+
+
+def swept_keys() -> list[str]:
+    """Every key that may be swept, ``variant`` included."""
+    plain = [key for key in all_keys() if key.partition(".")[0] not in _NOT_SWEPT]
+    return [*plain, *(f"optimizations.{name}" for name in OPTIMIZATIONS), VARIANT]
+
+
+def _keys(axes: list[Axis]) -> Iterator[Issue]:
+    known = swept_keys()
+    for axis in axes:
+        if axis.key not in known:
+            yield Issue(axis.place, "is no scenario key that can be swept", nearest_hint(axis.key, known))
+
+
+def _repetitions(axes: list[Axis]) -> Iterator[Issue]:
+    first: dict[str, Axis] = {}
+    for axis in axes:
+        earlier = first.setdefault(axis.key, axis)
+        if earlier is not axis:
+            yield Issue(axis.place, f"{dotted(earlier.place)} sweeps {axis.key} as well", "drop one of the two")
+        if not axis.in_step and len({repr(value) for value in axis.values}) < len(axis.values):
+            yield Issue(axis.place, "holds a value twice, which makes points that are the same")
+
+
+def _values(axis: Axis, scenario: Scenario) -> Iterator[Issue]:
+    """Each swept value by the schema of the key it is for."""
+    section, _, key = axis.key.partition(".")
+    for index, value in enumerate(axis.values):
+        place = (*axis.place, index)
+        if axis.key == VARIANT:
+            yield from _variant(place, value, scenario)
+        elif section == "optimizations" and key in OPTIMIZATIONS:
+            variants = load_toggle(key).variants
+            if value not in variants:
+                what = f"found {describe_value(value)}; allowed: {', '.join(variants)}"
+                yield Issue(place, what, nearest_hint(str(value), variants))
+        elif (model := section_model(section)) is not None and key in model.model_fields:
+            try:
+                model.model_validate({key: value})
+            except ValidationError:
+                yield Issue(place, f"found {describe_value(value)}, which {axis.key} does not allow")
+
+
+def _variant(place: tuple[str | int, ...], value: object, scenario: Scenario) -> Iterator[Issue]:
+    if not isinstance(value, str):
+        yield Issue(place, f"found {describe_value(value)}; allowed: a variant", "off, on, a name, or 'key=value'")
+        return
+    try:
+        variant_overrides(value, scenario)
+    except InputError as error:
+        yield Issue(place, f"{describe_value(value)}: {error.what}", error.hint)

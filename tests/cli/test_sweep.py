@@ -1,0 +1,165 @@
+"""``specbench sweep`` as a user types it, on the tiny model."""
+
+from __future__ import annotations
+
+import csv
+import signal
+from pathlib import Path
+
+import pytest
+from ab_commands import SCENARIO, num_lines, read, start, wait_for
+
+from specbench.cli.app import main
+
+TWO = ["--set", "sweep.concurrency=1,2", "--set", "measure.repeats=2", "--out", "out"]
+
+
+@pytest.fixture
+def scenario(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A scenario file in a folder of its own, which is the current one."""
+    monkeypatch.chdir(tmp_path)
+    path = tmp_path / "tiny.yaml"
+    path.write_text(SCENARIO)
+    return path
+
+
+def test_every_point_is_measured_in_interleaved_rounds(scenario: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["sweep", str(scenario), *TWO]) == 0
+    output, errors = capsys.readouterr()
+    assert "2 points, 2 rounds: 4 trials" in errors
+    assert errors.index("2 points") < errors.index("1/4 trials")
+    assert "4/4 trials" in errors
+    analysis = read("out", "analysis.json")
+    assert analysis["kind"] == "sweep"
+    assert [point["axes"] for point in analysis["points"]] == [{"workload.concurrency": 1}, {"workload.concurrency": 2}]
+    assert all((point["trials"], point["requests"]) == (2, 16) for point in analysis["points"])
+    trials = read("out", "trials.jsonl")
+    assert [trial["segment"] for trial in trials] == [0, 0, 1, 1]
+    assert {trial["point"] for trial in trials[:2]} == {0, 1}
+    with Path("out/points.csv").open() as file:
+        rows = list(csv.DictReader(file))
+    assert [row["concurrency"] for row in rows] == ["1", "2"]
+    assert "concurrency" in output
+    assert "concurrency" in Path("out/report.md").read_text()
+    assert Path("out/report.html").exists()
+
+
+def test_json_is_the_analysis_and_nothing_else(scenario: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["sweep", str(scenario), *TWO, "--json"]) == 0
+    assert capsys.readouterr().out == Path("out/analysis.json").read_text()
+
+
+def test_without_sweep_values_it_is_one_point(scenario: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["sweep", str(scenario), "--variant", "ngram", "--out", "out"]) == 0
+    assert "1 point, 1 round: 1 trial" in capsys.readouterr().err
+    (point,) = read("out", "analysis.json")["points"]
+    assert (point["variant"], point["draft_len"]) == ("ngram", 3)
+
+
+def break_points(monkeypatch: pytest.MonkeyPatch, broken: set[int]) -> None:
+    """Engines of these points' concurrency fail in their first step."""
+    from specbench.errors import EngineError
+    from specbench.measure.subject import BuiltinSubject
+
+    real = BuiltinSubject.advance
+
+    def advance(subject: BuiltinSubject) -> None:
+        if subject.engine.config.max_batch_size in broken:
+            raise EngineError("the step went wrong")
+        real(subject)
+
+    monkeypatch.setattr(BuiltinSubject, "advance", advance)
+
+
+def test_a_point_that_fails_is_recorded_and_the_rest_is_measured(
+    scenario: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    break_points(monkeypatch, {2})
+    assert main(["sweep", str(scenario), *TWO]) == 0
+    output, errors = capsys.readouterr()
+    assert "FAILED: workload.concurrency=2:" in errors
+    assert "the step went wrong" in errors
+    assert "1 of 2 points failed; the rest was measured" in errors
+    good, bad = read("out", "analysis.json")["points"]
+    assert (good["status"], good["trials"]) == ("complete", 2)
+    assert bad["status"] == "failed"
+    assert "the step went wrong" in bad["error"]
+    assert "failed" in output
+    monkeypatch.undo()
+    monkeypatch.chdir(scenario.parent)
+    assert main(["sweep", "--resume", "out"]) == 0  # what failed is tried again
+    assert {point["status"] for point in read("out", "analysis.json")["points"]} == {"complete"}
+
+
+def test_all_points_failing_is_exit_code_4(
+    scenario: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    break_points(monkeypatch, {1, 2})
+    assert main(["sweep", str(scenario), *TWO]) == 4
+    errors = capsys.readouterr().err
+    assert "all 2 points failed" in errors
+    assert errors.count("error: ") == 1
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["--executor", "ray"], ["--executor", "'ray'", "local"]),
+        (["--variant", "nobody"], ["no such variant"]),
+        (["--set", "sweep.concurrency=0,1"], ["sweep.concurrency"]),
+        (["--set", "sweep.concurency=1,2"], ["concurency", "concurrency"]),
+        (["--set", "sweep.grid={engine.overlap: [on, sideways]}"], ["overlap", "sideways"]),
+        (["--set", "sweep.concurrency=1,2", "--variant", "workload.concurrency=4"], ["workload.concurrency"]),
+        (["--out", "taken"], ["never overwrites"]),
+        (["--resume", "nowhere"], ["no such folder"]),
+        (["--resume", "taken"], ["question.json"]),
+        (["--out", "a", "--resume", "b"], ["exclude each other"]),
+    ],
+    ids=" ".join,
+)
+def test_bad_flags_are_one_message(
+    scenario: Path, capsys: pytest.CaptureFixture[str], arguments: list[str], words: list[str]
+) -> None:
+    Path("taken").mkdir()
+    Path("taken/x").touch()
+    assert main(["sweep", str(scenario), *arguments]) == 2
+    output, errors = capsys.readouterr()
+    assert output == ""
+    assert errors.count("error: ") == 1
+    assert all(word in errors for word in words), errors
+    assert sorted(path.name for path in Path().iterdir()) == ["taken", "tiny.yaml"]
+
+
+def test_without_a_scenario(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["sweep"]) == 2
+    assert "no scenario is given" in capsys.readouterr().err
+    assert main(["sweep", "--resume", "nowhere", "--variant", "on"]) == 2
+    assert "--variant needs the scenario" in capsys.readouterr().err
+
+
+def test_another_sweep_is_not_resumed(scenario: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["sweep", str(scenario), *TWO]) == 0
+    more = ["--set", "sweep.concurrency=1,2,4", "--set", "measure.repeats=2", "--resume", "out"]
+    assert main(["sweep", str(scenario), *more]) == 2
+    assert "another question: scenario.sweep.concurrency: [1, 2] -> [1, 2, 4]" in capsys.readouterr().err
+    before = Path("out/trials.jsonl").read_bytes()
+    assert main(["sweep", "--resume", "out"]) == 0
+    assert Path("out/trials.jsonl").read_bytes() == before
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL], ids=["SIGINT", "SIGKILL"])
+def test_stopped_at_any_moment_every_trial_counts_once(scenario: Path, number: signal.Signals) -> None:
+    many = [item.replace("repeats=2", "repeats=12") for item in TWO]
+    process = start("sweep", scenario, *many)
+    wait_for(lambda: num_lines(Path("out/trials.jsonl")) >= 3, process)
+    process.send_signal(number)
+    _, errors = process.communicate(timeout=60)
+    if number == signal.SIGINT:
+        assert process.returncode == 130, errors
+        assert "specbench sweep --resume out" in errors
+        assert read("out", "analysis.json")["status"] == "interrupted"
+    assert num_lines(Path("out/trials.jsonl")) < 24
+    assert main(["sweep", "--resume", "out"]) == 0
+    analysis = read("out", "analysis.json")
+    assert analysis["status"] == "complete"
+    assert [point["trials"] for point in analysis["points"]] == [12, 12]

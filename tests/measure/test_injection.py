@@ -1,0 +1,175 @@
+"""Known defects do what they say, in their arm alone."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+import psutil
+import pytest
+from fake_subject import FakeSource
+from switching_subject import POINT, SwitchingSubject, run_pass
+
+from specbench.engine.sampling.params import SamplingParams
+from specbench.errors import InputError
+from specbench.measure import defects
+from specbench.measure.defects import BackgroundLoad, sleep, spin
+from specbench.measure.injection import InjectedSubject
+from specbench.measure.interruption import StopSignal
+from specbench.measure.trials import TrialContext, measure_run
+from specbench.scenario.plan import Trial
+
+
+def seconds_of(step: Callable[[], None]) -> float:
+    start = time.perf_counter()
+    step()
+    return time.perf_counter() - start
+
+
+def injected(arm: str = "B", **defect: object) -> InjectedSubject:
+    subject = InjectedSubject(SwitchingSubject(), {arm: defect})
+    subject.submit([1], SamplingParams(max_tokens=10_000), "r")
+    return subject
+
+
+@pytest.mark.parametrize("wait", [spin, sleep])
+@pytest.mark.parametrize("duration_us", [20, 300, 1500])
+def test_waits_last_as_long_as_they_say(wait: Callable[[int], None], duration_us: int) -> None:
+    took = sorted(seconds_of(lambda: wait(duration_us * 1000)) for _ in range(15))
+    assert took[0] >= duration_us * 1e-6
+    assert took[0] < duration_us * 1e-6 + 100e-6  # the machine may be busy with something else in most of them
+
+
+@pytest.fixture
+def waits(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Nanoseconds that were asked for, instead of waiting."""
+    asked: list[int] = []
+    for name in ("spin", "sleep"):
+        monkeypatch.setattr(defects, name, asked.append)
+    return asked
+
+
+@pytest.mark.parametrize("kind", ["delay", "hidden_sleep"])
+def test_a_delay_takes_its_time_in_every_step_of_its_arm(waits: list[int], kind: str) -> None:
+    subject = injected(kind=kind, us=12.5)
+    for arm in ("B", "A", "B", None):
+        subject.arm_started(arm)
+        for _ in range(3):
+            subject.advance()
+    assert waits == [12_500] * 6
+
+
+def test_a_delay_is_really_waited_for() -> None:
+    subject = injected(kind="delay", us=2000)
+    subject.arm_started("B")
+    assert min(seconds_of(subject.advance) for _ in range(3)) >= 0.002
+
+
+def test_a_drift_grows_with_the_arms_own_steps(waits: list[int]) -> None:
+    subject = injected(kind="drift", us_per_step=5)
+    for arm in ("B", "A", "B"):
+        subject.arm_started(arm)
+        for _ in range(2):
+            subject.advance()
+    assert waits == [5_000, 10_000, 15_000, 20_000]
+
+
+def test_a_spike_comes_every_so_many_steps(waits: list[int]) -> None:
+    subject = injected(kind="spike", every=3, ms=1.5)
+    subject.arm_started("B")
+    seen = []
+    for _ in range(7):
+        subject.advance()
+        seen.append(len(waits))
+    assert seen == [0, 0, 1, 1, 1, 2, 2]
+    assert waits == [1_500_000] * 2
+
+
+def test_a_token_is_changed_once_and_is_another_id() -> None:
+    plain, changed = SwitchingSubject(), SwitchingSubject()
+    subject = InjectedSubject(changed, {"B": {"kind": "token"}})
+    requests = []
+    for one in (plain, subject):
+        requests.append(one.submit([5, 6], SamplingParams(max_tokens=30), "r"))
+        for step in range(8):
+            if isinstance(one, InjectedSubject):
+                one.arm_started("B" if step >= 3 else "A")
+            one.advance()
+    ours, theirs = requests[0].output_token_ids, requests[1].output_token_ids
+    differs = [i for i, (a, b) in enumerate(zip(ours, theirs, strict=True)) if a != b]
+    assert differs == [6]  # 1 + 2 + 2 tokens under A, then the last one of B's first step
+    assert theirs[6] >= 0
+
+
+def test_background_load_computes_in_its_arm_alone() -> None:
+    load = BackgroundLoad(1)
+    (child,) = (child for child in psutil.Process().children() if "select" in " ".join(child.cmdline()))
+
+    def used() -> float:
+        before = child.cpu_times().user
+        time.sleep(0.3)
+        return child.cpu_times().user - before
+
+    assert used() < 0.05
+    load.arm_started([])
+    assert used() > 0.05
+    load.arm_ended()
+    time.sleep(0.05)
+    assert used() < 0.05
+    load.release()
+    assert not child.is_running()
+
+
+def test_load_is_over_when_a_trial_is() -> None:
+    before = len(psutil.Process().children())
+    seen: list[int] = []
+    subject = SwitchingSubject(on_step=lambda _step: seen.append(len(psutil.Process().children()) - before))
+    record = run_pass(subject, injected={"B": {"kind": "load", "threads": 2}}).record
+    assert set(seen) == {2}
+    assert len(psutil.Process().children()) == before
+    assert record.injected == {"B": {"kind": "load", "threads": 2}}
+
+
+def test_a_subject_wrapped_once_counts_on_over_trials(waits: list[int]) -> None:
+    subject = SwitchingSubject()
+    drift = {"B": {"kind": "drift", "us_per_step": 1}}
+    wrapped = InjectedSubject(subject, drift)
+    context = TrialContext(wrapped, subject.clock, StopSignal(), None, "natural")
+    for arm in "ABBA":
+        trial = Trial(0, 0, 0, 0, None, 0, arm=arm)
+        record = measure_run(context, POINT, trial, 0, FakeSource([1], 3), 1, injected=drift).record
+        assert (record.arm, record.injected) == (arm, drift)
+    assert waits == [1000, 2000, 3000, 4000]  # two steps in each of two runs
+
+
+def test_the_subject_inside_does_the_rest() -> None:
+    inner = SwitchingSubject()
+    subject = InjectedSubject(inner, {"B": {"kind": "token"}})
+    subject.submit([1], SamplingParams(max_tokens=5), "r")
+    assert subject.has_work
+    subject.switch({"toggle": "new"})
+    assert inner.variant == "new"
+    subject.cancel("r")
+    assert not subject.has_work
+    assert (subject.describe(), subject.capabilities) == (inner.describe(), inner.capabilities)
+    assert subject.drain().steps == []
+    subject.close()
+    assert inner.closed
+
+
+@pytest.mark.parametrize(
+    ("defect", "message"),
+    [
+        ({"kind": "delays", "us": 3}, "delay"),
+        ({"us": 3}, "unknown defect"),
+        ({"kind": "delay"}, "takes us"),
+        ({"kind": "delay", "us": 0}, "positive"),
+        ({"kind": "delay", "us": "3"}, "positive"),
+        ({"kind": "delay", "us": 3, "lane": "device"}, "lane 'device'"),  # a fake has none
+        ({"kind": "spike", "every": 3}, "every, ms"),
+        ({"kind": "token", "us": 3}, "nothing else"),
+    ],
+)
+def test_a_defect_that_does_not_exist_is_refused(defect: dict[str, object], message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        InjectedSubject(SwitchingSubject(), {"B": defect})

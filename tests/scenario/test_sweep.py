@@ -1,0 +1,104 @@
+"""From the lists of a sweep to its points."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from specbench.errors import InputError, ScenarioError
+from specbench.scenario.axes import list_axes
+from specbench.scenario.loader import open_scenario
+from specbench.scenario.sweep import expand_sweep
+from specbench.scenario.sweep_conflicts import MAX_POINTS, swept_keys
+
+Write = Callable[[str], Path]
+
+BASE = "model: tiny\ndrafter: ngram\nworkload: {kind: random_tokens, osl: 8, isl: 8}\n"
+
+
+def _coordinates(path: Path, *overrides: str) -> list[dict[str, Any]]:
+    return [point.coordinates for point in expand_sweep(open_scenario(path, overrides))]
+
+
+def test_no_sweep_is_one_point_that_changes_nothing(write: Write) -> None:
+    (point,) = expand_sweep(open_scenario(write(BASE)))
+    assert (point.coordinates, point.overrides, point.name) == ({}, (), "")
+
+
+def test_lists_and_grid_are_crossed_and_zip_goes_in_step(write: Write) -> None:
+    path = write(
+        BASE
+        + """
+        sweep:
+          concurrency: [1, 4]
+          grid: {engine.overlap: ["on", "off"]}
+          zip: {workload.isl: [16, 32], workload.osl: [2, 3]}
+        """.replace("\n        ", "\n")
+    )
+    expected = [
+        {"workload.concurrency": c, "engine.overlap": overlap, "workload.isl": isl, "workload.osl": osl}
+        for c in (1, 4)
+        for overlap in ("on", "off")
+        for isl, osl in ((16, 2), (32, 3))
+    ]
+    assert _coordinates(path) == expected
+
+
+def test_the_short_lists_mean_their_keys_and_ranges_stay_whole(write: Write) -> None:
+    found = _coordinates(
+        write(BASE), "sweep.draft_len=0,2", "sweep.isl=[[4, 8], 9]", "sweep.osl=5", "sweep.grid.sampling.top_k=7"
+    )
+    assert found[0] == {"drafter.draft_len": 0, "workload.isl": [4, 8], "workload.osl": 5, "sampling.top_k": 7}
+    assert [point["workload.isl"] for point in found] == [[4, 8], 9, [4, 8], 9]
+
+
+def test_points_are_applied_before_any_default(write: Write) -> None:
+    file = open_scenario(write(BASE), ["sweep.concurrency=2,6"])
+    scenarios = [file.changed(point.overrides, drop=("sweep",)) for point in expand_sweep(file)]
+    assert [scenario.workload.concurrency for scenario in scenarios] == [2, 6]
+    assert {scenario.engine.max_batch_size for scenario in scenarios} == {None}
+
+
+def test_variants_are_an_axis(write: Write) -> None:
+    path = write(BASE + "variants: {plain: {drafter: none}}\nsweep: {osl: [2, 3], zip: {variant: [plain, 'off']}}\n")
+    points = expand_sweep(open_scenario(path))
+    assert [point.coordinates for point in points] == [
+        {"workload.osl": osl, "variant": variant} for osl in (2, 3) for variant in ("plain", "off")
+    ]
+    assert [override.path for override in points[0].overrides] == [("drafter",), ("workload", "osl")]
+    assert points[0].name == "workload.osl=2, variant=plain"
+
+
+def test_a_variant_that_sets_another_axis_is_refused(write: Write) -> None:
+    path = write(BASE + "variants:\n  plain:\n    drafter: none\nsweep: {draft_len: [2], grid: {variant: [plain]}}\n")
+    with pytest.raises(ScenarioError, match="'plain' sets drafter, which the sweep varies") as caught:
+        expand_sweep(open_scenario(path))
+    assert caught.value.where == f"{path}:6 (variant 'plain')"
+
+
+def test_a_value_that_does_not_go_with_the_rest_names_its_place(write: Write) -> None:
+    file = open_scenario(write("model: tiny\nsweep:\n  draft_len: [0, 4]\n"))
+    nothing, four = expand_sweep(file)
+    file.changed(nothing.overrides, drop=("sweep",))
+    with pytest.raises(InputError, match="drafter none proposes nothing, but K is 4") as caught:
+        file.changed(four.overrides, drop=("sweep",))
+    assert caught.value.where == f"{file.path}:3 (sweep.draft_len: 4): drafter.draft_len"
+
+
+def test_too_many_points_are_refused_before_they_are_made(refusal: Callable[..., InputError]) -> None:
+    lists = {"concurrency": range(1, 102), "osl": range(1, 101)}
+    overrides = [f"sweep.{key}={','.join(map(str, values))}" for key, values in lists.items()]
+    error = refusal(BASE, *overrides)
+    assert error.what == f"makes 10100 points; allowed: {MAX_POINTS} or fewer"
+
+
+def test_every_key_that_may_be_swept_can_be(write: Write) -> None:
+    """A key in the list that cannot be set, or that says how things are measured, would be a trap."""
+    keys = swept_keys()
+    assert {"workload.concurrency", "optimizations.sampling_params", "variant", "model.source"} <= set(keys)
+    assert not [key for key in keys if key.startswith(("measure", "sweep", "process", "study", "name", "variants"))]
+    file = open_scenario(write(BASE))
+    assert list_axes(file.base.sweep) == []
