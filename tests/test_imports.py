@@ -56,6 +56,9 @@ def test_packages_import_without_torch(package: str) -> None:
     [
         ["--help"],
         ["run", "--help"],
+        ["ab", "--help"],
+        ["sweep", "--help"],
+        ["selftest", "--help"],
         ["pull", "--help"],
         ["list", "drafters"],
         ["list", "optimizations", "--json"],

@@ -175,7 +175,8 @@ def check_toggle(name: str, toggle: Any) -> None:
         assert variant.summary
         module, _, attribute = variant.builder.partition(":")
         builder = getattr(importlib.import_module(module), attribute)
-        assert len(inspect.signature(builder).parameters) == 2, "(EngineConfig, Device)"
+        expected = 2 if toggle.shared is None else 3
+        assert len(inspect.signature(builder).parameters) == expected, "(EngineConfig, Device) and what is shared"
 
 
 CHECKS: dict[str, Callable[..., None]] = {

@@ -150,8 +150,8 @@ def _changes(options: AbOptions, variant: str | None, flag: str) -> dict[str, An
 
 def _name(text: str) -> str:
     """``off-at-main``: what was typed as a variant may be called."""
-    plain = re.sub(r"[^A-Za-z0-9._-]+", "-", text).strip("-._")
-    return plain[:NAME_LENGTH].rstrip("-._") or "arm"
+    plain = re.sub(r"[^A-Za-z0-9_-]+", "-", text).strip("-_")
+    return plain[:NAME_LENGTH].rstrip("-_") or "arm"
 
 
 def _unused(name: str, taken: Mapping[str, Any]) -> str:

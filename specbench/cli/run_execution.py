@@ -19,6 +19,7 @@ from specbench.scenario.units import parse_duration
 if TYPE_CHECKING:
     from specbench.device.tracing import RangeRecorder, Tracer
     from specbench.engine.models.loading import LoadedModel
+    from specbench.measure.driver import RequestSource
     from specbench.measure.executor import Load
     from specbench.measure.subject import BuiltinSubject
 
@@ -118,18 +119,22 @@ def build_load(resolved: ResolvedScenario, plan: RunPlan, loaded: LoadedModel) -
     """The requests of each trial, checked against the engine's limits; and the decoder of their text."""
     from specbench.measure.executor import Load
     from specbench.measure.load import ContentSource, WarmUpSource, base_params, build_content, require_fit
+    from specbench.measure.replay import replay_recorded
 
     scenario = resolved.scenario
     content = build_content(scenario, loaded.config.vocab_size, loaded.directory)
 
-    def source(seed: int) -> ContentSource:
+    def own(seed: int) -> ContentSource:
         return ContentSource(content, base_params(scenario, content.tokenizer, seed))
 
-    require_fit(source(scenario.sampling.seed), resolved.engine.max_seq_len)
+    def warm_up(seed: int) -> RequestSource:
+        return replay_recorded(scenario.acceptance, WarmUpSource(own(seed), plan.warmup_requests), warm_up=True)
+
+    require_fit(own(scenario.sampling.seed), resolved.engine.max_seq_len)
     timeout = scenario.measure.timeout
     load = Load(
-        source=source,
-        warmup=(lambda seed: WarmUpSource(source(seed), plan.warmup_requests)) if plan.warmup_requests else None,
+        source=lambda seed: replay_recorded(scenario.acceptance, own(seed)),
+        warmup=warm_up if plan.warmup_requests else None,
         concurrency=scenario.workload.concurrency,
         label=content.label,
         note=content.note,

@@ -63,9 +63,8 @@ def _floor(selftest: SelfTest) -> Table:
         )
         for floor in selftest.floor
     )
-    deviation = Quantity(selftest.unit_sd_pct, "%", _DECIMALS).text
-    pace = Quantity(selftest.units_per_minute, decimals=1).text
-    note = f"a unit's standard deviation is {deviation}; {pace} units a minute"
+    deviation, pace = selftest.unit_sd_pct, selftest.units_per_minute
+    note = "" if deviation is None or pace is None else f"a unit varies by {deviation:.2g}%; {pace:.1f} units a minute"
     return Table("What can be seen here", ("", "units", "smallest effect %", "half-width %"), rows, note=note)
 
 

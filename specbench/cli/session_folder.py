@@ -90,13 +90,12 @@ def open_question(
     :param ask: builds the question from the command line; None: it is the one in the folder.
     :raises InputError: the question is wrong, or the folder belongs to another one or another machine.
     """
-    environment = describe_environment()
     if options.resume is None:
         assert ask is not None, "a new command needs a question"
         question = ask()
         identity = RunIdentity(_name(question), command_line(), datetime.now(timezone.utc))
         existed = options.out is not None and options.out.exists()
-        path = start_question(question, environment, identity, options.out, notes=notes)
+        path = start_question(question, describe_environment(), identity, options.out, notes=notes)
         return Opened(path, question, existed, dict(notes or {}))
     found, kept = read_question(options.resume)
     if found.kind != options.command:
@@ -106,8 +105,8 @@ def open_question(
             hint=f"specbench {found.kind} --resume {options.resume}",
         )
     if ask is not None:
-        require_same_question(options.resume, ask(), environment)
-    require_same_machine(options.resume, environment)
+        require_same_question(options.resume, ask())
+    require_same_machine(options.resume, describe_environment())
     return Opened(options.resume, found, True, kept)
 
 

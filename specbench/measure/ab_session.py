@@ -20,7 +20,7 @@ from specbench.measure.looks import BUDGET, due_look, take_look
 from specbench.measure.looks_file import append_look, read_looks
 from specbench.measure.observers import SessionObserver, SessionProgress
 from specbench.measure.recording import Kept
-from specbench.measure.results_folder import PLAN, ResultsFolder, read_json
+from specbench.measure.results_folder import ENVIRONMENT, PLAN, ResultsFolder, read_json
 from specbench.measure.session import join, read_question
 from specbench.measure.so_far import describe_so_far, measured_units
 from specbench.measure.subject import BuiltinSubject
@@ -87,7 +87,10 @@ def write_plan_file(folder: ResultsFolder, plan: RunPlan) -> None:
 def join_arm(folder: ResultsFolder, arm: OpenArm) -> None:
     """Write down threads and builds, and refuse to go on with others than the folder began with."""
     if isinstance(arm.subject, BuiltinSubject):
-        environment = {**describe_environment(), "torch": describe_torch(arm.subject.num_threads)}
+        # Nothing was measured yet: what the folder says of the machine was seen by this very command.
+        begun = folder.contents.trials
+        here = describe_environment() if begun else read_json(folder.path / ENVIRONMENT)
+        environment = {**here, "torch": describe_torch(arm.subject.num_threads)}
         join(folder, environment, arm.fingerprint, arm.point.index)
 
 

@@ -5,8 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import replace
-from functools import lru_cache
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from specbench.measure.arms import Arms, OpenArm
@@ -16,7 +14,7 @@ from specbench.measure.injection import InjectedSubject
 from specbench.measure.interruption import StopSignal
 from specbench.measure.load import WarmUpSource
 from specbench.measure.recording import Kept
-from specbench.measure.replay import ReplaySource, read_accepted_lengths
+from specbench.measure.replay import ReplaySource, replay_recorded
 from specbench.measure.slices import EndlessSource, SliceSource
 from specbench.measure.subject import BuiltinSubject
 from specbench.measure.trials import MeasuredTrial, TrialContext, measure_pass, measure_run, warm_up
@@ -57,7 +55,11 @@ class ArmLoads:
             arm = self.open(point)
             if warmup_requests and self._arms.is_new(point):
                 source = WarmUpSource(arm.source(arm.resolved.scenario.sampling.seed), warmup_requests)
-                warm_up(self._context(arm, arm, None), replay_recorded(arm, source, warm_up=True), arm.concurrency)
+                warm_up(
+                    self._context(arm, arm, None),
+                    replay_recorded(arm.acceptance, source, warm_up=True),
+                    arm.concurrency,
+                )
 
     def measure(self, plan: RunPlan, comparison: ComparisonPlan, trial: Trial, attempt: int) -> MeasuredTrial:
         """Measure one trial; nothing is written.
@@ -110,9 +112,9 @@ class ArmLoads:
 
     def _replayed(self, arm: OpenArm, comparison: ComparisonPlan, trial: Trial) -> RequestSource:
         source = self._slice(arm, comparison, trial)
-        if arm.replays and arm.resolved.scenario.acceptance.source is None:
+        if arm.replays and arm.acceptance.source is None:
             return ReplaySource(source, self._record_lengths(comparison, trial))
-        return replay_recorded(arm, source)
+        return replay_recorded(arm.acceptance, source)
 
     def _record_lengths(self, comparison: ComparisonPlan, trial: Trial) -> Lengths:
         """What the baseline accepts of this segment when it judges content; measured in no trial."""
@@ -145,25 +147,11 @@ class ArmLoads:
             clock=self._clock,
             stop=self._stop,
             plan_hash=plan_hash,
-            label=arm.label,
+            label=arm.content.label,
             note=arm.content.note,
             kept=replace(self._kept, decode=arm.decode),
             axes=arm.axes,
         )
-
-
-class _Rounds(dict[str, tuple[int, ...]]):
-    """Recorded lengths, where a conversation that comes again in a later round replays those of its first."""
-
-    def __missing__(self, request_id: str) -> tuple[int, ...]:
-        return self[request_id.rpartition("~")[0]] if "~" in request_id else self._fail(request_id)
-
-    def __contains__(self, request_id: object) -> bool:
-        return super().__contains__(request_id) or super().__contains__(str(request_id).rpartition("~")[0])
-
-    @staticmethod
-    def _fail(request_id: str) -> tuple[int, ...]:
-        raise KeyError(request_id)
 
 
 def arm_points(comparison: ComparisonPlan) -> dict[str, int]:
@@ -177,26 +165,3 @@ def conversations_of(source: RequestSource, requests: int | None) -> int:
     if requests is None:
         return len(turns)
     return max(1, min(math.ceil(requests * len(turns) / sum(turns)), len(turns)))
-
-
-def replay_recorded(arm: OpenArm, source: RequestSource, *, warm_up: bool = False) -> RequestSource:
-    """``source`` as the arm takes it: with the lengths that ``acceptance.source`` recorded, where the arm replays.
-
-    :param warm_up: of requests that were recorded nowhere: they commit one token a step.
-    """
-    if not arm.replays:
-        return source
-    if warm_up:
-        return ReplaySource(source, _one_a_step(source))
-    return ReplaySource(source, _Rounds(_read_lengths(str(arm.resolved.scenario.acceptance.source))))
-
-
-@lru_cache(maxsize=8)
-def _read_lengths(folder: str) -> Lengths:
-    return read_accepted_lengths(Path(folder))
-
-
-def _one_a_step(source: RequestSource) -> Lengths:
-    """Lengths for requests that were recorded nowhere, as those of the warm-up: one token a step."""
-    planned = [source.build(conversation, 0, ()) for conversation in range(len(source.num_turns))]
-    return {p.request_id: (1,) * max(p.params.max_tokens - 1, 0) for p in planned}

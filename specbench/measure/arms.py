@@ -13,7 +13,7 @@ from specbench.engine.config import AcceptanceSpec
 from specbench.measure.load import Content, ContentSource, base_params, build_content, require_fit
 from specbench.measure.recording import Decode
 from specbench.measure.remote import RemoteSubject
-from specbench.measure.replay import REPLAYED
+from specbench.measure.replay import REPLAY
 from specbench.measure.subject import BuiltinSubject, Subject
 from specbench.scenario.machine import available_memory_bytes
 from specbench.scenario.plan import PlanPoint
@@ -22,7 +22,6 @@ from specbench.scenario.schema import Acceptance
 from specbench.scenario.units import parse_duration
 
 Announce = Callable[[str], None]
-REPLAY = "replay"
 MIN_OPEN = 2
 """Both arms of a comparison."""
 
@@ -53,14 +52,14 @@ class OpenArm:
         return None if timeout is None else parse_duration(timeout)
 
     @property
-    def label(self) -> str:
-        """What is to be said of the content."""
-        return REPLAYED if self.replays else self.content.label
+    def acceptance(self) -> Acceptance:
+        """Which draft tokens it commits."""
+        return self.resolved.scenario.acceptance
 
     @property
     def replays(self) -> bool:
         """Acceptance is that of another run."""
-        return self.resolved.scenario.acceptance.mode == REPLAY
+        return self.acceptance.mode == REPLAY
 
     @property
     def decode(self) -> Decode | None:

@@ -1,7 +1,8 @@
 """Known defects, put into an arm on purpose: what a comparison must find, or a gate catch, to be believed.
 
     {kind: delay, us}          the host spins before every step, in no named range; with ``lane: device`` the device is
-                               busy for so long instead, which no overlap hides
+                               busy for so long instead, which no overlap hides (on a CPU it may wait for the host to
+                               let go of the interpreter, and then takes longer)
     {kind: hidden_sleep, us}   the device sleeps before every step, as if it waited; the host where it has no queue
     {kind: drift, us_per_step} a delay that grows by so much with every step of the arm
     {kind: spike, every, ms}   a delay in every so many-th step of the arm alone

@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from statistics import median
 
+from specbench.measure.load import NOT_JUDGED
 from specbench.measure.telemetry import step_durations_ns
 from specbench.records import Gate, RequestRecord, TrialRecord
 
@@ -198,8 +199,9 @@ def gate_clocks(measured: Measured) -> Gate:
 
 def gate_degeneration(measured: Measured) -> Gate:
     """Did outputs end in repetition loops, which drafters guess for free?"""
-    if any(trial.label == "forced acceptance" for trial in measured.trials):
-        return Gate("repetition loops", NOT_APPLICABLE, "content is not judged under forced acceptance")
+    labels = {trial.label for trial in measured.trials} & set(NOT_JUDGED.values())
+    if labels:
+        return Gate("repetition loops", NOT_APPLICABLE, f"content is not judged under {labels.pop()}")
     if not measured.requests or any(not t.subject.get("capabilities", {}).get("token_ids") for t in measured.trials):
         return Gate("repetition loops", NOT_APPLICABLE, "no token ids to look at")
     loops = [r for r in measured.requests if r.repeated_tail_tokens >= max(LOOP_TOKENS, r.output_tokens // 4)]

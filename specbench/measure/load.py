@@ -22,6 +22,9 @@ from specbench.workloads.base import (
 from specbench.workloads.tokenizer import Tokenizer
 
 FORCED = "forced acceptance"
+REPLAYED = "replayed acceptance"
+NOT_JUDGED = {"forced": FORCED, "replay": REPLAYED}
+"""Label of content by the mode of acceptance that does not look at it."""
 RANDOM_WEIGHTS_NOTE = "seeded random weights: outputs are noise, and so is their acceptance"
 WARMUP_OUTPUT_TOKENS = 32
 """Cap on a warm-up request's output: enough to run every kind of step several times."""
@@ -31,7 +34,7 @@ WARMUP_OUTPUT_TOKENS = 32
 class Content:
     """A workload ready to be sent.
 
-    :param label: ``natural``, ``synthetic input`` or ``forced acceptance``.
+    :param label: ``natural``, ``synthetic input``, ``forced acceptance`` or ``replayed acceptance``.
     :param note: what else a reader of acceptance figures must know.
     """
 
@@ -54,8 +57,8 @@ def build_content(scenario: Scenario, vocab_size: int, tokenizer_path: Path | No
     workload: Workload = build_workload(workload_settings(scenario), vocab_size=vocab_size, tokenizer=tokenizer)
     random_weights = scenario.model.weights == "random"
     label: str = workload.label
-    if scenario.acceptance.mode != "strict":
-        label = FORCED
+    if scenario.acceptance.mode in NOT_JUDGED:
+        label = NOT_JUDGED[scenario.acceptance.mode]
     elif random_weights:
         label = SYNTHETIC
     note = RANDOM_WEIGHTS_NOTE if random_weights and kind != "random_tokens" else None

@@ -107,6 +107,11 @@ class RemoteSubject:
         return self._server
 
     @property
+    def pid(self) -> int:
+        """Of the process: what it uses of the machine is no other load."""
+        return int(self._server.hello["pid"])
+
+    @property
     def has_work(self) -> bool:
         """See :class:`Subject`."""
         return self._has_work

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import lru_cache
 from pathlib import Path
 from typing import TypeVar
 
@@ -12,9 +13,9 @@ from specbench.measure.driver import PlannedRequest, RequestSource
 from specbench.measure.json_lines import parse_line, split_lines
 from specbench.measure.results_folder import REQUESTS, TRIALS
 from specbench.records import RequestRecord, TrialRecord
+from specbench.scenario.schema import Acceptance
 
-REPLAYED = "replayed acceptance"
-"""Label of content whose acceptance is that of another run."""
+REPLAY = "replay"
 _ENDED = ("stop", "length")
 
 _Record = TypeVar("_Record", TrialRecord, RequestRecord)
@@ -125,3 +126,39 @@ class ReplaySource:
             stop_token_ids=(),
         )
         return replace(planned, params=params)
+
+
+def replay_recorded(acceptance: Acceptance, source: RequestSource, *, warm_up: bool = False) -> RequestSource:
+    """``source`` as ``acceptance`` wants it: with the lengths that ``acceptance.source`` recorded, where it replays.
+
+    :param warm_up: of requests that were recorded nowhere: they commit one token a step.
+    :raises ResultsError: the folder of ``acceptance.source`` cannot be used.
+    """
+    if acceptance.mode != REPLAY:
+        return source
+    if warm_up:
+        return ReplaySource(source, _one_a_step(source))
+    return ReplaySource(source, _Rounds(_read_lengths(str(acceptance.source))))
+
+
+class _Rounds(dict[str, tuple[int, ...]]):
+    """Recorded lengths, where a conversation that comes again in a later round replays those of its first."""
+
+    def __missing__(self, request_id: str) -> tuple[int, ...]:
+        first, _, later = request_id.rpartition("~")
+        if not later or not super().__contains__(first):
+            raise KeyError(request_id)
+        return self[first]
+
+    def __contains__(self, request_id: object) -> bool:
+        return super().__contains__(request_id) or super().__contains__(str(request_id).rpartition("~")[0])
+
+
+@lru_cache(maxsize=8)
+def _read_lengths(folder: str) -> Mapping[str, tuple[int, ...]]:
+    return read_accepted_lengths(Path(folder))
+
+
+def _one_a_step(source: RequestSource) -> Mapping[str, tuple[int, ...]]:
+    planned = [source.build(conversation, 0, ()) for conversation in range(len(source.num_turns))]
+    return {p.request_id: (1,) * max(p.params.max_tokens - 1, 0) for p in planned}

@@ -75,6 +75,17 @@ class KnownDelay:
     ci_high_pct: float | None
     covered: bool | None
 
+    @property
+    def has_right_sign(self) -> bool:
+        """True when the delayed arm looks slower."""
+        return self.found_pct is not None and (self.found_pct > 0) == (self.arm == "A") and self.found_pct != 0
+
+    @property
+    def excludes_zero(self) -> bool:
+        """True when the interval tells the effect from none."""
+        low, high = self.ci_low_pct, self.ci_high_pct
+        return low is not None and high is not None and not low <= 0 <= high
+
 
 @dataclass(frozen=True)
 class Floor:
@@ -181,10 +192,15 @@ def _check_covered(role: str, known: KnownDelay | None) -> Check:
 
 
 def _check_sign(delay: KnownDelay | None, swapped: KnownDelay | None) -> Check:
+    """A delayed candidate has to look slower, a delayed baseline has to make it look faster."""
+    name, known = "labels swapped", (delay, swapped)
     if delay is None or swapped is None or delay.found_pct is None or swapped.found_pct is None:
-        return Check("labels swapped", None, "not computed")
+        return Check(name, None, "not computed")
     detail = f"{delay.found_pct:+.2f}% with the delay in arm {delay.arm}, {swapped.found_pct:+.2f}% in {swapped.arm}"
-    return Check("labels swapped", delay.found_pct * swapped.found_pct < 0, detail)
+    turned = all(found is not None and found.has_right_sign for found in known)
+    if not turned and not any(found is not None and found.excludes_zero for found in known):
+        return Check(name, None, f"{detail}: neither is told from 0, so the noise is too much for a delay of this size")
+    return Check(name, turned, detail)
 
 
 def _known_delay(plan: RunPlan, analysis: Analysis, role: str) -> KnownDelay | None:
@@ -208,7 +224,7 @@ def _known_delay(plan: RunPlan, analysis: Analysis, role: str) -> KnownDelay | N
 
 
 def _step_us(comparison: Comparison, arm: str) -> float | None:
-    step_ms = comparison.step_ms.get("baseline" if arm == "A" else "candidate", {}).get("step")
+    step_ms = comparison.step_ms.get("baseline" if arm == "A" else "candidate", {}).get("step_ms")
     return None if step_ms is None else 1000 * step_ms
 
 

@@ -160,8 +160,8 @@ def read_question(path: Path) -> tuple[Question, dict[str, Any]]:
     return question, found
 
 
-def require_same_question(path: Path, asked: Question, environment: Mapping[str, Any]) -> None:
-    """Refuse to go on with another question, or on another machine or build.
+def require_same_question(path: Path, asked: Question) -> None:
+    """Refuse to go on with another question.
 
     :raises ResultsError: names what differs.
     """
@@ -172,7 +172,6 @@ def require_same_question(path: Path, asked: Question, environment: Mapping[str,
             where=f"--resume {path}",
             hint=f"the scenario and flags that it began with: {found.get('command')}",
         )
-    require_same_machine(path, environment)
 
 
 def require_same_machine(path: Path, environment: Mapping[str, Any]) -> None:

@@ -7,7 +7,6 @@ from pathlib import Path
 
 from specbench.errors import EngineError, InputError, ResultsError
 from specbench.measure.ab_session import join_arm, read_plan_file, write_plan_file
-from specbench.measure.arm_loads import replay_recorded
 from specbench.measure.arms import Arms, OpenArm
 from specbench.measure.clock import Clock, SystemClock, iso_utc
 from specbench.measure.driver import RequestSource
@@ -15,6 +14,7 @@ from specbench.measure.interruption import StopSignal
 from specbench.measure.load import WarmUpSource
 from specbench.measure.observers import SessionObserver
 from specbench.measure.recording import Kept
+from specbench.measure.replay import replay_recorded
 from specbench.measure.results_folder import PLAN, ResultsFolder
 from specbench.measure.session import read_question
 from specbench.measure.trials import TrialContext, measure_run, warm_up
@@ -104,7 +104,7 @@ class _Sweep:
             clock=self._clock,
             stop=self._stop,
             plan_hash=self._plan.sha256,
-            label=arm.label,
+            label=arm.content.label,
             note=arm.content.note,
             kept=replace(self._kept, decode=arm.decode),
             axes=arm.axes,
@@ -115,7 +115,7 @@ class _Sweep:
             point,
             trial,
             attempt,
-            replay_recorded(arm, arm.source(trial.seed)),
+            replay_recorded(arm.acceptance, arm.source(trial.seed)),
             arm.concurrency,
             timeout_s=arm.timeout_s,
             warmup=warmup,
@@ -128,7 +128,7 @@ class _Sweep:
         if not count or not self._arms.is_new(trial.point):
             return None
         source: RequestSource = WarmUpSource(arm.source(trial.seed), count)
-        return warm_up(context, replay_recorded(arm, source, warm_up=True), arm.concurrency)
+        return warm_up(context, replay_recorded(arm.acceptance, source, warm_up=True), arm.concurrency)
 
 
 def fail_trial(

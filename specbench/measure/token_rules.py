@@ -7,13 +7,13 @@ from dataclasses import dataclass, field
 
 from specbench.engine.optimizations.base import Exactness
 from specbench.measure.effects import NO_TOKENS
+from specbench.measure.load import REPLAYED
 from specbench.measure.unit_table import THROUGHPUT, TIME, UnitTable
 from specbench.measure.units import MeasuredBlock
 from specbench.records import Divergence, Gate
 from specbench.scenario.plan import MIRRORED, ComparisonPlan, RunPlan
 
 TOKENS_DIFFER = "tokens differ"
-REPLAYED = "replayed acceptance"
 GATE = "tokens"
 _CHANGED = (Exactness.CHANGES_OUTPUT.value, Exactness.KNOWN_DEFECT.value)
 

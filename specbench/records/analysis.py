@@ -90,7 +90,7 @@ class Analysis:
     """``analysis.json``: what every format and ``compare`` reads.
 
     :param kind: ``run``, ``sweep`` or ``ab``.
-    :param label: ``natural``, ``synthetic input`` or ``forced acceptance``; on every report.
+    :param label: ``natural``, ``synthetic input``, ``forced acceptance`` or ``replayed acceptance``; on every report.
     :param scenario: as resolved; ``environment`` as measured on.
     """
 

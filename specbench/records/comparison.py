@@ -96,7 +96,8 @@ class Comparison:
         baseline is the candidate minus one key) and ``pair``; ``A/A``, ``delay`` and ``swapped`` in ``selftest``.
     :param point: sweep coordinates of both arms, scenario key in full -> value; empty outside a sweep.
     :param design: ``mirrored`` or ``runs``; ``why_design`` says why it was chosen.
-    :param label: what of the content is to be said: ``natural``, ``synthetic input``, ``forced acceptance``, ...
+    :param label: what of the content is to be said: ``natural``, ``synthetic input``, ``forced acceptance`` or
+        ``replayed acceptance``.
     :param metric: ``time`` (identical tokens) or ``throughput`` (tokens differ).
     :param verdict: as printed, without ``OUTPUT CHANGED: ``, which ``output_changed`` says.
     :param reasons: why INVALID.

@@ -220,7 +220,7 @@ class TrialRecord:
     :param pass_: pass of a mirrored segment, 0 elsewhere; ``mask`` says which arm each period ran.
     :param status: ``complete``, ``interrupted`` (by the user), ``timeout`` (by ``measure.timeout``) or ``failed``.
     :param subject: what was measured, as the subject describes itself, ``capabilities`` included.
-    :param label: ``natural``, ``synthetic input`` or ``forced acceptance``.
+    :param label: ``natural``, ``synthetic input``, ``forced acceptance`` or ``replayed acceptance``.
     :param wall_ns: from the first admission (the origin) to the last commit.
     :param device_busy: merged intervals in which the device executed something; None where it cannot be seen.
     :param planned_requests: requests of the workload; fewer lines than that means that the trial was cut.

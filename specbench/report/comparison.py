@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping
 from typing import Any, TypeVar
 
-from specbench.records import INVALID, Comparison, RangeEffect
+from specbench.records import INVALID, Comparison, Effect, RangeEffect
 from specbench.report.layout import Block, Cell, Facts, GateList, Prose, Quantity, Span, Table, sort_gates
 from specbench.report.words import (
     NOT_COMPUTED,
@@ -166,21 +166,18 @@ def _decomposition(comparison: Comparison) -> Table | None:
     """Parts in log points x 100, whose sum is the whole effect."""
     if not comparison.decomposition:
         return None
+    low, high = _points(comparison.ci_low_pct), _points(comparison.ci_high_pct)
+    decimals = effect_decimals(low, high) + 1  # so that what is added up is seen to add up
     rows: list[tuple[Cell, ...]] = []
     for name, value in comparison.decomposition.items():
-        effect = comparison.decomposition_pct.get(name)
-        low, high = (None, None) if effect is None else (_points(effect.ci_low_pct), _points(effect.ci_high_pct))
-        rows.append((PART_NAMES.get(name, name.replace("_", " ")), _hundredths(value), Span(low, high, 3)))
-    whole = sum(comparison.decomposition.values())
-    span = Span(_points(comparison.ci_low_pct), _points(comparison.ci_high_pct), 3)
-    rows.append(("sum: the whole effect", _hundredths(whole), span))
+        effect = comparison.decomposition_pct.get(name, Effect(None, None, None))
+        span = Span(_points(effect.ci_low_pct), _points(effect.ci_high_pct), decimals)
+        rows.append((PART_NAMES.get(name, name.replace("_", " ")), Quantity(100 * value, "", decimals, True), span))
+    whole = Quantity(100 * sum(comparison.decomposition.values()), "", decimals, True)
+    rows.append(("sum: the whole effect", whole, Span(low, high, decimals)))
     interval = f"{confidence_words(comparison.confidence)} interval"
-    note = "positive: the candidate is better" if comparison.metric == "time" else "positive: more tokens per second"
+    note = "positive: the candidate is better"
     return Table("Where it comes from", ("", "effect", interval), tuple(rows), unit="log points x 100", note=note)
-
-
-def _hundredths(log_points: float) -> Quantity:
-    return Quantity(100 * log_points, decimals=3, signed=True)
 
 
 def _points(value_pct: float | None) -> float | None:

@@ -96,9 +96,16 @@ def _block(block: Block, width: int) -> Iterator[RenderableType]:
             yield Text(block.title, style="bold")
         yield Group(Padding(_pairs(block.pairs), (0, 0, 0, GAP if block.title else 0)), Text(""))
     elif isinstance(block, Prose):
-        yield Group(*(Text(line, style=TONE_STYLE.get(block.tone, "")) for line in block.lines), Text(""))
+        yield Group(_bullets(block), Text(""))
     else:
         yield Group(_gates(block), Text(""))
+
+
+def _bullets(prose: Prose) -> RichTable:
+    grid = RichTable.grid(padding=(0, 1))
+    for line in prose.lines:
+        grid.add_row("-", Text(line, style=TONE_STYLE.get(prose.tone, "")))
+    return grid
 
 
 def _table(table: Table) -> RenderableType:
@@ -115,7 +122,7 @@ def _table(table: Table) -> RenderableType:
     for first, *cells in table.rows:
         rich.add_row(Padding(_cell(first), (0, 0, 0, GAP)), *(_cell(cell) for cell in cells))
     title: list[RenderableType] = [Text(table.heading, style="bold")] if apart else []
-    note: list[RenderableType] = [Text(f"  {table.note}")] if table.note else []
+    note: list[RenderableType] = [Padding(Text(table.note), (0, 0, 0, GAP))] if table.note else []
     return Group(*title, rich, *note, Text(""))
 
 

@@ -141,7 +141,7 @@ class Section:
 
     :param headline: the answer in one line, coloured by ``tone``.
     :param anchor: what its plots are filed under (``comparison-0``, ``point-3``, ``overview``).
-    :param is_detail: left out on a terminal, where it would bury the rest.
+    :param is_detail: left out on a terminal and folded elsewhere, where it would bury the rest.
     :param folded: evidence as a whole.
     """
 

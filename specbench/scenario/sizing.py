@@ -115,7 +115,7 @@ def _in_microseconds(defect: dict[str, Any], comparison: int, calibration: Calib
     if not calibration.step_us:
         raise InputError("the time of a step is needed for an injected delay", where="calibration.step_us")
     microseconds = round(defect["step_percent"] / 100 * calibration.step_us[comparison], 3)
-    return {**defect, "us": microseconds}
+    return {**{key: value for key, value in defect.items() if key != "step_percent"}, "us": microseconds}
 
 
 def _written(calibration: Calibration, settings: AbSettings, visits: list[int], units: list[int]) -> dict[str, Any]:

@@ -12,15 +12,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from scipy import optimize
-
 from specbench.errors import InputError
 from specbench.stats.checks import positive, probability
 from specbench.stats.estimate import Estimate, t_critical
 from specbench.stats.spending import look_tails
 
 DEFAULT_LOOKS = 5
-_SMALLEST_P = 1e-15
+_SMALLEST_P, _LARGEST_P = 1e-15, 0.5
+_ALPHA_STEPS = 256
 DEFAULT_MIXTURE = 0.3
 """g of the confidence sequence: prior variance of the effect in units of a unit's variance."""
 
@@ -143,16 +142,26 @@ class LookPlan:
         if fractions[0] == 1:
             return p_value
 
-        def excess(log_alpha: float) -> float:
-            tails = look_tails(taken, fractions[: len(taken)], math.exp(log_alpha), two_sided=two_sided)
-            return (2 if two_sided else 1) * tails[-1] - p_value
+        def nominal(step: int) -> float:
+            """What this look's p value may be with the alpha of a grid, whose bounds are kept from call to call."""
+            tails = look_tails(taken, fractions[: len(taken)], _alpha_at(step), two_sided=two_sided)
+            return (2 if two_sided else 1) * tails[-1]
 
-        low, high = math.log(max(p_value, _SMALLEST_P)), math.log(0.5)
-        if low >= high or excess(high) < 0:
+        if p_value >= _LARGEST_P or nominal(_ALPHA_STEPS) < p_value:
             return 1.0
-        if excess(low) > 0:  # by rounding alone: all looks together are never less likely than one
-            return p_value
-        return max(p_value, math.exp(float(optimize.brentq(excess, low, high, xtol=1e-4))))
+        low = max(math.floor(_ALPHA_STEPS * _place_of(max(p_value, _SMALLEST_P))), 0)
+        reach = 1
+        while low + reach < _ALPHA_STEPS and nominal(low + reach) < p_value:
+            low, reach = low + reach, 2 * reach
+        high = min(low + reach, _ALPHA_STEPS)
+        while high - low > 1:
+            middle = (low + high) // 2
+            low, high = (middle, high) if nominal(middle) < p_value else (low, middle)
+        below, above = nominal(low), nominal(high)
+        if not 0 < below < p_value <= above:
+            return max(p_value, _alpha_at(low if below >= p_value else high))
+        share = math.log(p_value / below) / math.log(above / below)
+        return max(p_value, _alpha_at(low + share))
 
     def _looks(
         self, units_at_looks: Sequence[int], is_last: bool
@@ -165,6 +174,16 @@ class LookPlan:
         looks = taken if ends else (*taken, *(units for units in self.look_units if units > taken[-1]))
         fractions = (*(min(units / self.max_units, 1.0) for units in looks[:-1]), 1.0)
         return taken, looks, fractions
+
+
+def _alpha_at(step: float) -> float:
+    """Alpha on a grid of equal ratios."""
+    return _SMALLEST_P * (_LARGEST_P / _SMALLEST_P) ** (step / _ALPHA_STEPS)
+
+
+def _place_of(alpha: float) -> float:
+    """Where ``alpha`` lies between the ends of that grid, 0 to 1."""
+    return math.log(alpha / _SMALLEST_P) / math.log(_LARGEST_P / _SMALLEST_P)
 
 
 def plan_looks(

@@ -54,7 +54,7 @@ def _rises(values: Sequence[float]) -> bool:
     return all(first < second for first, second in itertools.pairwise(values))
 
 
-@lru_cache(maxsize=256)
+@lru_cache(maxsize=4096)
 def _tails(units: tuple[int, ...], fractions: tuple[float, ...], alpha: float, two_sided: bool) -> tuple[float, ...]:
     tails: list[float] = []
     spent = 0.0

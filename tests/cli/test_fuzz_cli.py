@@ -18,6 +18,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from specbench.cli import run as run_module
+from specbench.cli import session_folder
 from specbench.errors import ResultsError
 from specbench.scenario.diagnosis import all_keys
 from specbench.scenario.yaml12 import dump_yaml, read_yaml
@@ -87,6 +88,23 @@ _run_flag = st.one_of(
     _flag,
     st.sampled_from([["--out", "/proc/x"], ["--resume", "/proc/x"], ["--steps", "9-2"], ["--profile", "all"]]),
 )
+_WITH_VALUE = ["--margin", "--budget", "--processes", "--looks", "--design", "--fail-on", "--out", "--resume"]
+_ab_flag = st.one_of(
+    _flag,
+    st.builds(lambda flag, value: [flag, value], st.sampled_from(["--baseline", "--candidate"]), st.one_of(
+        st.sampled_from(["plain", "off", "on", "nobody", "", "="]),
+        st.builds(lambda key, value: f"{key}={value}", _keys, _odd.map(str)),
+    )),
+    st.builds(
+        lambda flag, value: [flag, value],
+        st.sampled_from(_WITH_VALUE),
+        st.one_of(_odd.map(str), st.sampled_from(["slower", "4", "1%", "1s", "runs", "mirrored", "/proc/x"])),
+    ),
+    st.sampled_from([["--each"], ["--pairs"], ["--anytime"], ["--set", "sweep.concurrency=1,2"]]),
+)  # fmt: skip
+_ab_flags = st.lists(_ab_flag, max_size=4).map(
+    lambda lists: ["--baseline", "off", *(item for items in lists for item in items)]
+)
 _run_flags = st.lists(_run_flag, max_size=4).map(lambda lists: [item for items in lists for item in items])
 
 
@@ -101,6 +119,7 @@ def _offline() -> Iterator[None]:
             raise ResultsError(STOP)
 
         patch.setattr(run_module, "describe_environment", stop)
+        patch.setattr(session_folder, "describe_environment", stop)
         yield
 
 
@@ -159,6 +178,16 @@ class TestQuick:
         attempt("run", QUICKSTART, flags)
 
     @_few
+    @given(_ab_flags)
+    def test_flags_of_ab(self, attempt: Attempt, flags: list[str]) -> None:
+        attempt("ab", QUICKSTART, flags)
+
+    @_few
+    @given(_flags)
+    def test_flags_of_sweep(self, attempt: Attempt, flags: list[str]) -> None:
+        attempt("sweep", QUICKSTART, flags)
+
+    @_few
     @given(st.lists(st.one_of(_noise, st.sampled_from(["check", "list", "run", "drafters", "--help"])), max_size=4))
     def test_any_words(self, cli: Cli, words: list[str]) -> None:
         _judge(cli(*words), words or [""])
@@ -182,6 +211,16 @@ class TestLong:
     @given(odd_values(), _run_flags)
     def test_run(self, attempt: Attempt, content: bytes, flags: list[str]) -> None:
         attempt("run", content, flags)
+
+    @_many
+    @given(odd_values(), _ab_flags)
+    def test_ab(self, attempt: Attempt, content: bytes, flags: list[str]) -> None:
+        attempt("ab", content, flags)
+
+    @_many
+    @given(odd_values(), _flags)
+    def test_sweep(self, attempt: Attempt, content: bytes, flags: list[str]) -> None:
+        attempt("sweep", content, flags)
 
     @_many
     @given(st.binary(max_size=200))

@@ -236,7 +236,7 @@ def test_spikes_in_one_arm_alone_are_seen_in_units() -> None:
     """Nominal 95% intervals cover 68% to 81% then. What was hit at all must be said, in nearly every case."""
     rng = np.random.default_rng(6)
     warned = {"one arm": 0, "both arms": 0, "none": 0}
-    cases = 40
+    cases = 20
     for _ in range(cases):
         base = 0.01 * rng.standard_normal(40)
         hits = (rng.random(40) < 0.1) * rng.uniform(5, 20, 40) * 0.01
@@ -244,21 +244,16 @@ def test_spikes_in_one_arm_alone_are_seen_in_units() -> None:
         signs = np.where(np.arange(40) % 2 == 0, 1.0, -1.0)
         for name, values in (("one arm", base - hits), ("both arms", base + hits * signs), ("none", base)):
             warned[name] += gate(from_values(list(values)), "outliers")[0] == "warn"
-    assert warned["one arm"] >= 0.9 * cases
+    assert warned["one arm"] >= 0.8 * cases
     assert warned["none"] <= 0.1 * cases
     assert warned["both arms"] <= 0.4 * cases
 
 
-@pytest.mark.parametrize(("arm", "status"), [("B", "warn"), ("A", "warn"), ("both", "pass")])
-def test_slow_steps_of_one_arm_are_seen(arm: str, status: str) -> None:
-    """A spike every 40 steps: no unit is an outlier, since nearly every one has some."""
+@pytest.mark.parametrize(("arms", "status"), [("B", "warn"), ("A", "warn"), ("AB", "pass")])
+def test_slow_steps_of_one_arm_are_seen(arms: str, status: str) -> None:
+    """A spike in every period of an arm: no unit is an outlier, since each of them has some."""
     plan = make_plan(units=24, period_steps=10, stop_early=False)
-
-    def slow(trial: Trial, step: int, of_arm: str) -> float:
-        return 1500.0 if (step + trial.trial * 7) % 40 == 0 and of_arm in (arm, "A" if arm == "both" else arm) else 0.0
-
-    if arm == "both":
-        slow = lambda trial, step, _arm: 1500.0 if (step + trial.trial * 7) % 40 == 0 else 0.0  # noqa: E731
+    slow = lambda _trial, step, arm: 1500.0 if step % 11 == 5 and arm in arms else 0.0  # noqa: E731
     comparison = judged(plan, measure_trials(plan, Machine(factors=noisy(sd=0.002), slow_step=slow)))
     found, detail = gate(comparison, "outliers")
     assert found == status

@@ -36,14 +36,14 @@ def comparison(index: int, role: str, **changes: Any) -> Comparison:
         "bound": "", "alpha": 0.05, "p_value": 0.5, "p_holm": None, "tokens_identical": True,
         "first_divergence": None, "decomposition": {}, "decomposition_pct": {}, "ranges": {},
         "acceptance_length": {}, "second_line": {}, "gates": [], "in_words": [], "units": units, "measured_s": 60.0,
-        "step_ms": {"baseline": {"step": STEP_US / 1e3}, "candidate": {"step": STEP_US / 1e3}},
+        "step_ms": {"baseline": {"step_ms": STEP_US / 1e3}, "candidate": {"step_ms": STEP_US / 1e3}},
     }  # fmt: skip
     return Comparison(**{**fields, **changes})
 
 
 def measured(role: str, index: int, effect: float) -> Comparison:
     slow = (STEP_US + DELAY_US) / 1e3
-    step_ms = {"baseline": {"step": STEP_US / 1e3}, "candidate": {"step": slow}}
+    step_ms = {"baseline": {"step_ms": STEP_US / 1e3}, "candidate": {"step_ms": slow}}
     if role == "swapped":
         step_ms = {"baseline": step_ms["candidate"], "candidate": step_ms["baseline"]}
     bounds = {"ci_low_pct": effect - 0.1, "ci_high_pct": effect + 0.1}
@@ -106,10 +106,17 @@ def test_the_interval_has_to_cover_the_delay(effect: float, covered: bool) -> No
     assert selftest.verdict == ("PASS" if covered else "FAIL")
 
 
-def test_the_sign_has_to_turn() -> None:
-    selftest = judge(swapped=DELAYED_PCT)
-    assert outcomes(selftest)["labels swapped"] is False
-    assert selftest.verdict == "FAIL"
+@pytest.mark.parametrize(
+    ("delay", "swapped", "passed"),
+    [
+        (DELAYED_PCT, DELAYED_PCT, False),
+        (SWAPPED_PCT, DELAYED_PCT, False),  # each has the sign of the other
+        (-0.05, 0.05, True),
+        (0.05, -0.05, None),  # intervals reach 0.1 to both sides: too noisy to tell
+    ],
+)
+def test_the_sign_has_to_turn(delay: float, swapped: float, passed: bool | None) -> None:
+    assert outcomes(judge(delay=delay, swapped=swapped))["labels swapped"] is passed
 
 
 @pytest.mark.parametrize("missing", ["delay", "swapped"])

@@ -151,6 +151,16 @@ def test_markdown_puts_the_answer_first_and_folds_the_rest() -> None:
             assert lines[position + 1] == ""  # without it GitHub shows the table as text
 
 
+def test_many_sections_are_folded_with_their_verdict() -> None:
+    many = [replace(FASTER, index=i, point={"workload.concurrency": i}) for i in range(7)]
+    text = markdown.render(replace(COMPARED["ab"], comparisons=many))
+    assert "<details><summary>on against off, concurrency 3: FASTER: +1.23% (95% interval" in text
+    assert text.count("</details>") == text.count("<details>")
+    assert "7 sections more are in the Markdown and HTML reports" in on_console(
+        replace(COMPARED["ab"], comparisons=many), 80
+    )
+
+
 @pytest.mark.parametrize("name", SAMPLES)
 def test_markdown_tables_have_as_many_cells_in_every_row(name: str) -> None:
     cells = [len(re.split(r"(?<!\\)\|", line)) for line in markdown.render(SAMPLES[name]).splitlines()]

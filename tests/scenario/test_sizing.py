@@ -107,7 +107,7 @@ def test_requests_of_a_run_that_were_asked_for_win() -> None:
 def test_a_delay_in_percent_is_planned_in_microseconds() -> None:
     question = _question("mirrored", injected={"B": {"kind": "delay", "step_percent": 1.0}})
     plan = plan_question(question, Calibration((1.0,), step_us=(8500.0,)))
-    assert plan.comparisons[0].injected == {"B": {"kind": "delay", "step_percent": 1.0, "us": 85.0}}
+    assert plan.comparisons[0].injected == {"B": {"kind": "delay", "us": 85.0}}
     with pytest.raises(InputError, match="time of a step"):
         plan_question(question, Calibration((1.0,)))
 

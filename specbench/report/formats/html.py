@@ -62,8 +62,13 @@ def _drawn(figure: Figure) -> list[Markup]:
 
 @cache
 def _template() -> jinja2.Template:
-    options = {"trim_blocks": True, "lstrip_blocks": True, "keep_trailing_newline": True}
-    environment = jinja2.Environment(autoescape=True, undefined=jinja2.StrictUndefined, **options)
+    environment = jinja2.Environment(
+        autoescape=True,
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+    )
     environment.filters.update(cell=cell_text, count_gates=count_gates, tone=_tone)
     environment.tests.update({"a_table": _is(Table), "facts": _is(Facts), "prose": _is(Prose), "gates": _is(GateList)})
     source = resources.files("specbench.report.formats").joinpath(TEMPLATE).read_text(encoding="utf-8")

@@ -38,8 +38,9 @@ def render_report(report: Report) -> str:
 def _section(section: Section) -> list[str]:
     blocks = [_block(block) for block in section.blocks]
     headline = [f"**{_plain(section.headline)}**"] if section.headline else []
-    if section.folded:
-        return [_folded(section.title, "\n\n".join([*headline, *blocks]))]
+    if section.folded or section.is_detail:
+        summary = ": ".join(text for text in (section.title, section.headline) if text)
+        return [_folded(summary, "\n\n".join(block for block in blocks if block))]
     return [*([f"#### {_plain(section.title)}"] if section.title else []), *headline, *blocks]
 
 

@@ -1,0 +1,152 @@
+"""``ab --baseline-ref``: a commit as the baseline, both arms in processes of their own."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from ab_commands import SCENARIO, read
+
+from specbench.cli.app import main
+from specbench.measure import worktree
+from specbench.measure.worktree import Worktree
+
+ROOT = Path(__file__).parents[2]
+COMMIT = "0123456789abcdef0123456789abcdef01234567"
+
+
+@pytest.fixture
+def scenario(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A scenario file in a folder of its own, which is the current one; links go below it as well."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("SPECBENCH_CACHE", str(tmp_path / "cache"))
+    path = tmp_path / "tiny.yaml"
+    path.write_text(SCENARIO)
+    return path
+
+
+@pytest.fixture
+def opened(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Revisions that were checked out; each lies at another path, as temporary folders do, and is this checkout."""
+    asked: list[str] = []
+
+    @contextmanager
+    def open_worktree(revision: str) -> Iterator[Worktree]:
+        asked.append(revision)
+        path = tmp_path / f"checkout-{len(asked)}"
+        path.symlink_to(ROOT)
+        try:
+            yield Worktree(path, COMMIT)
+        finally:
+            path.unlink()
+
+    monkeypatch.setattr(worktree, "open_worktree", open_worktree)
+    return asked
+
+
+def link(tmp_path: Path) -> Path:
+    return tmp_path / "cache" / "worktrees" / COMMIT[:12]
+
+
+def arms() -> list[tuple[str, dict[str, object] | None, dict[str, str]]]:
+    question = read("out", "question.json")
+    return [
+        (point["variant"], point["scenario"]["process"], point["scenario"]["optimizations"])
+        for point in question["points"]
+    ]
+
+
+@pytest.mark.slow
+def test_a_commit_against_what_is_here(scenario: Path, opened: list[str], tmp_path: Path) -> None:
+    asked = ["ab", str(scenario), "--baseline-ref", "main~2", "--set", "measure.max_units=2"]
+    assert main([*asked, "--out", "out"]) == 0
+    assert opened == ["main~2"]
+    assert not link(tmp_path).is_symlink()
+    (baseline, before, toggles), (candidate, here, same) = arms()
+    assert (baseline, candidate, toggles) == ("main-2", "here", same)
+    assert before == {"python": None, "env": {}, "worktree": str(link(tmp_path))}
+    assert here == {"python": None, "env": {}, "worktree": None}
+    assert read("out", "question.json")["baseline_ref"] == {
+        "revision": "main~2", "commit": COMMIT, "path": str(link(tmp_path)),
+    }  # fmt: skip
+    (found,) = read("out", "analysis.json")["comparisons"]
+    assert (found["design"], found["tokens_identical"], found["n_units"]) == ("runs", True, 2)
+
+    path = Path("out/trials.jsonl")
+    path.write_text("".join(path.read_text().splitlines(keepends=True)[:-1]))
+    Path("out/looks.jsonl").unlink()
+    assert main(["ab", "--resume", "out"]) == 0  # the commit is checked out again, at the path of the plan
+    assert opened == ["main~2", COMMIT]
+    assert main([*asked, "--resume", "out"]) == 0
+
+
+@pytest.mark.parametrize(
+    ("flags", "names", "toggles"),
+    [
+        (["--baseline", "off"], ["off-at-v1", "off-here"], ["refill", "refill"]),
+        (["--baseline", "off", "--candidate", "on"], ["off-at-v1", "on-here"], ["refill", "signature"]),
+        (["--candidate", "off"], ["v1", "off-here"], ["signature", "refill"]),
+        (["--candidate", "drafter=ngram,drafter.draft_len=2"], ["v1", "drafter-ngram-drafter-draft_len-2-here"], None),
+    ],
+)
+def test_variants_of_both_arms(
+    scenario: Path, opened: list[str], monkeypatch: pytest.MonkeyPatch, flags: list[str], names: list[str],
+    toggles: list[str] | None,
+) -> None:  # fmt: skip
+    from specbench.errors import EngineError
+    from specbench.measure import orchestration
+
+    def stop(*_: object) -> str:
+        raise EngineError("measuring begins")
+
+    monkeypatch.setattr(orchestration, "measure_ab", stop)
+    assert main(["ab", str(scenario), "--baseline-ref", "v1", *flags, "--out", "out"]) == 4
+    assert [name for name, _, _ in arms()] == names
+    if toggles:
+        assert [found["sampling_params"] for _, _, found in arms()] == toggles
+    assert opened == ["v1"]
+
+
+def test_two_at_a_time_against_one_commit_are_refused(
+    scenario: Path, opened: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    link(tmp_path).parent.mkdir(parents=True)
+    link(tmp_path).symlink_to(tmp_path)
+    assert main(["ab", str(scenario), "--baseline-ref", "v1"]) == 2
+    assert "another specbench measures against this commit" in capsys.readouterr().err
+    assert link(tmp_path).is_symlink()
+    assert opened == ["v1"]
+
+
+def test_a_baseline_with_a_process_of_its_own_is_refused(
+    scenario: Path, opened: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    flags = ["--baseline-ref", "v1", "--baseline", "process.python=/usr/bin/python3"]
+    assert main(["ab", str(scenario), *flags]) == 2
+    errors = capsys.readouterr().err
+    assert "sets process, as --baseline-ref does" in errors
+    assert opened == ["v1"]
+    assert not link(tmp_path).is_symlink()
+
+
+def test_what_a_killed_command_left_is_replaced(
+    scenario: Path, opened: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from specbench.errors import EngineError
+    from specbench.measure import orchestration
+
+    seen: list[bool] = []
+
+    def stop(*_: object) -> str:
+        seen.append((link(tmp_path) / "specbench" / "__init__.py").is_file())
+        raise EngineError("measuring begins")
+
+    monkeypatch.setattr(orchestration, "measure_ab", stop)
+    link(tmp_path).parent.mkdir(parents=True)
+    link(tmp_path).symlink_to(tmp_path / "gone")
+    assert main(["ab", str(scenario), "--baseline-ref", "v1", "--out", "out"]) == 4
+    assert seen == [True]
+    assert opened == ["v1"]
+    assert not link(tmp_path).is_symlink()
