@@ -60,26 +60,38 @@ def check_out(options: AbOptions, stack: ExitStack) -> Checkout | None:
     :raises InputError: no such commit, or the folder that is resumed began with another one.
     :raises EngineError: git failed.
     """
-    known = _known(options.shared.resume)
+    known = _known(options)
     if known is None and options.baseline_ref is None:
         return None
     from specbench.measure.worktree import open_worktree
 
-    revision = options.baseline_ref or str((known or {}).get("commit"))
-    worktree = stack.enter_context(open_worktree(known["commit"] if known else revision))
-    path = Path(known["path"]) if known else cache_directory() / "worktrees" / worktree.revision[:12]
+    revision = str(known["revision"] if known else options.baseline_ref)
+    worktree = stack.enter_context(open_worktree(str(known["commit"]) if known else revision))
+    path = Path(known["path"]) if known else cache_directory().absolute() / "worktrees" / worktree.revision[:12]
     stack.enter_context(_linked(path, worktree.path))
-    return Checkout(str(known["revision"]) if known else revision, worktree.revision, path)
+    return Checkout(revision, worktree.revision, path)
 
 
-def _known(resume: Path | None) -> dict[str, Any] | None:
-    """What the folder that is resumed says of its baseline's commit."""
+def _known(options: AbOptions) -> dict[str, Any] | None:
+    """What the folder that is resumed says of its baseline's commit.
+
+    :raises ResultsError: the command line says something else.
+    """
+    resume = options.shared.resume
     if resume is None:
         return None
-    _, found = read_question(resume)
-    note = found.get(NOTE)
-    if note is not None and not {"revision", "commit", "path"} <= set(note):
+    note = read_question(resume)[1].get(NOTE)
+    if note is None:
+        return None
+    if not isinstance(note, dict) or not {"revision", "commit", "path"} <= set(note):
         raise ResultsError(f"{NOTE} is damaged", where=f"--resume {resume}")
+    if options.shared.scenario is not None and options.baseline_ref != note["revision"]:
+        asked = f"--baseline-ref {options.baseline_ref}" if options.baseline_ref else "without it"
+        raise ResultsError(
+            f"the folder began with --baseline-ref {note['revision']}, and what is asked for is {asked}",
+            where=f"--resume {resume}",
+            hint=f"specbench ab --resume {resume}, which takes the commit that it began with",
+        )
     return note
 
 

@@ -65,6 +65,8 @@ def run_session(path: Path, process: int, observer: SessionObserver, stop: StopS
                     return "interrupted"
                 plan = plan_question(question, calibration)
                 write_plan_file(folder, plan)
+                if "warning" in plan.calibration:
+                    observer.announce(str(plan.calibration["warning"]))
             return _Session(plan, folder, loads, process, observer, stop, started_s, calibrated).run()
     finally:
         arms.close()

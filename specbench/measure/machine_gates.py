@@ -178,6 +178,14 @@ def _mean(values: Sequence[float]) -> float | None:
     return float(np.mean(values)) if values else None
 
 
+def gate_cut_trials(seen: Witnessed) -> Gate:
+    """Did every trial get to its end? One that ``measure.timeout`` cut compares what fitted into that time."""
+    cut = sum(trial.status != "complete" for trial in seen.trials)
+    if cut:
+        return Gate("cut trials", WARN, f"{cut} of {len(seen.trials)} were cut by measure.timeout")
+    return Gate("cut trials", PASS, f"0 of {len(seen.trials)}")
+
+
 def gate_token_counts(seen: Witnessed) -> Gate:
     """Do the steps' counts and the requests' outputs say the same?"""
     if seen.is_mirrored:
@@ -196,6 +204,7 @@ def _of_run(gate: Callable[[Measured], Gate]) -> Callable[[Witnessed], Gate]:
 
 GATES: tuple[Callable[[Witnessed], Gate], ...] = (
     gate_same_steps,
+    gate_cut_trials,
     gate_token_counts,
     _of_run(gates.gate_requests),
     _of_run(gates.gate_content),

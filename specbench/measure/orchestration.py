@@ -54,7 +54,8 @@ def look_at_processes(path: Path, plan: RunPlan, complete: int) -> bool:
     for comparison in plan.comparisons:
         mine = [look for look in looks if look.comparison == comparison.index]
         if not any(look.settled or look.is_last for look in mine) and due_look(plan, comparison.index, complete, mine):
-            look = take_look(plan, comparison.index, trials, mine)
+            ends = complete == plan.settings.processes
+            look = take_look(plan, comparison.index, trials, mine, is_last=ends)
             append_look(path, look)
             looks.append(look)
     over = {look.comparison for look in looks if look.settled or look.is_last}

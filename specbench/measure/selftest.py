@@ -10,16 +10,14 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-import numpy as np
 from scipy import stats
 
 from specbench.errors import InputError
+from specbench.measure.detection_floor import Floor, find_floor, log_ratios, unit_deviation, units_per_minute
 from specbench.records import INVALID, SCHEMA_VERSION, Analysis, Comparison
 from specbench.scenario.plan import AbSettings, RunPlan
-from specbench.stats.estimate import StandardError, to_percent
+from specbench.stats.estimate import estimate_units, to_percent
 from specbench.stats.exact import clopper_pearson
-from specbench.stats.power import DEFAULT_POWER, detectable_effect
-from specbench.stats.sequential import DEFAULT_LOOKS, plan_looks
 
 LEVEL = 0.05
 """Of each A/A comparison."""
@@ -44,7 +42,7 @@ class Check:
 class EqualArms:
     """What equal arms showed.
 
-    :param p_values: of each comparison; None was not computed.
+    :param p_values: of each comparison, judged alone; None was not computed.
     :param share_low: exact 95% interval of the share of rejections; ``share_high`` likewise.
     :param alarm_at: rejections at which the instrument is called unsound.
     """
@@ -63,6 +61,7 @@ class KnownDelay:
 
     :param arm: which was delayed, by ``delay_us`` microseconds in each of its steps.
     :param step_us: time of a step in the other arm; with the delay it makes ``expected_pct``.
+    :param ci_low_pct: 95% interval of this comparison, judged alone.
     :param covered: the interval holds ``expected_pct``; None where there is no interval.
     """
 
@@ -85,19 +84,6 @@ class KnownDelay:
         """True when the interval tells the effect from none."""
         low, high = self.ci_low_pct, self.ci_high_pct
         return low is not None and high is not None and not low <= 0 <= high
-
-
-@dataclass(frozen=True)
-class Floor:
-    """What so many minutes of one comparison show here, by the noise of the equal arms.
-
-    :param half_width_pct: of the 95% interval at the last look; ``smallest_pct`` is found eight times in ten.
-    """
-
-    minutes: int
-    units: int
-    half_width_pct: float | None
-    smallest_pct: float | None
 
 
 @dataclass(frozen=True)
@@ -136,7 +122,7 @@ def assess(plan: RunPlan, analysis: Analysis) -> SelfTest:
         _check_covered(SWAPPED, swapped),
         _check_sign(delay, swapped),
     ]
-    deviation, pace = _unit_deviation(equal), _units_per_minute(analysis.comparisons)
+    deviation, pace = unit_deviation(equal), units_per_minute(analysis.comparisons)
     return SelfTest(
         verdict=PASS if all(check.passed for check in checks) else FAIL,
         checks=checks,
@@ -155,8 +141,23 @@ def alarm_threshold(comparisons: int) -> int:
     return next((k for k in counts if stats.binom.sf(k - 1, comparisons, LEVEL) < FALSE_ALARM), comparisons + 1)
 
 
+def judge_alone(comparison: Comparison) -> tuple[float | None, float | None, float | None]:
+    """p of no difference and the ends of the 95% interval in percent, as of a comparison that was asked alone.
+
+    The verdict's own are corrected for all comparisons of the command and for looks, of which none ends a selftest. The
+    error of several processes is not in the units alone, so that there the comparison's own, wider interval stays.
+    """
+    if comparison.n_processes > 1 or not comparison.units:
+        return comparison.p_value, comparison.ci_low_pct, comparison.ci_high_pct
+    estimate = estimate_units(log_ratios(comparison))
+    interval = estimate.interval(1 - LEVEL)
+    if interval is None:
+        return estimate.p_value(), None, None
+    return estimate.p_value(), interval.low_pct, interval.high_pct
+
+
 def _count_rejections(equal: Sequence[Comparison]) -> EqualArms:
-    p_values = [comparison.p_value for comparison in equal]
+    p_values = [judge_alone(comparison)[0] for comparison in equal]
     rejections = sum(p is not None and p <= LEVEL for p in p_values)
     share = clopper_pearson(rejections, len(equal))
     return EqualArms(len(equal), rejections, alarm_threshold(len(equal)), share.low, share.high, p_values)
@@ -210,6 +211,7 @@ def _known_delay(plan: RunPlan, analysis: Analysis, role: str) -> KnownDelay | N
         return None
     ((arm, defect),) = planned.injected.items()
     step_us = _step_us(found, _OTHER[arm])
+    _, low, high = judge_alone(found)
     expected = None if step_us is None else _expected_pct(arm, float(defect["us"]), step_us)
     return KnownDelay(
         arm=arm,
@@ -217,9 +219,9 @@ def _known_delay(plan: RunPlan, analysis: Analysis, role: str) -> KnownDelay | N
         step_us=step_us,
         expected_pct=expected,
         found_pct=found.speedup_pct,
-        ci_low_pct=found.ci_low_pct,
-        ci_high_pct=found.ci_high_pct,
-        covered=_covers(found.ci_low_pct, expected, found.ci_high_pct),
+        ci_low_pct=low,
+        ci_high_pct=high,
+        covered=_covers(low, expected, high),
     )
 
 
@@ -236,38 +238,3 @@ def _expected_pct(arm: str, delay_us: float, step_us: float) -> float:
 
 def _covers(low: float | None, value: float | None, high: float | None) -> bool | None:
     return None if low is None or value is None or high is None else low <= value <= high
-
-
-def _unit_deviation(equal: Sequence[Comparison]) -> float | None:
-    """Standard deviation of a unit in log points, pooled over comparisons, each around its own mean."""
-    samples = [np.array([unit.d_pct for unit in comparison.units]) / 100 for comparison in equal]
-    squares = sum(float(((values - values.mean()) ** 2).sum()) for values in samples if values.size)
-    df = sum(values.size - 1 for values in samples if values.size)
-    return math.sqrt(squares / df) if df > 0 and squares > 0 else None
-
-
-def _units_per_minute(comparisons: Sequence[Comparison]) -> float | None:
-    """Units of one comparison that a minute gives, time between measured windows included."""
-    seconds = sum(comparison.measured_s for comparison in comparisons)
-    return 60 * sum(comparison.n_units for comparison in comparisons) / seconds if seconds > 0 else None
-
-
-def find_floor(minutes: int, deviation: float | None, pace: float | None, settings: AbSettings) -> Floor:
-    """The half-width and the smallest effect that ``minutes`` of one comparison have at their last look.
-
-    :param deviation: of one unit, log points; ``pace`` units a minute.
-    """
-    units = int(minutes * pace) if pace is not None else 0
-    if deviation is None or units < 2:
-        return Floor(minutes, units, None, None)
-    looks = plan_looks(units, settings.num_looks or DEFAULT_LOOKS, alpha=1 - settings.confidence)
-    bound = looks.bound(looks.look_units)
-    error = StandardError(deviation / math.sqrt(units), units - 1.0, units, "units")
-    half = bound.difference_critical(error.df) * error.value
-    smallest = detectable_effect(error, bound, DEFAULT_POWER)
-    return Floor(minutes, units, _finite_percent(half), _finite_percent(smallest))
-
-
-def _finite_percent(log_points: float) -> float | None:
-    percent = to_percent(log_points)
-    return percent if math.isfinite(percent) else None

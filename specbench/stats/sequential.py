@@ -178,7 +178,7 @@ class LookPlan:
 
 def _alpha_at(step: float) -> float:
     """Alpha on a grid of equal ratios."""
-    return _SMALLEST_P * (_LARGEST_P / _SMALLEST_P) ** (step / _ALPHA_STEPS)
+    return _SMALLEST_P * math.pow(_LARGEST_P / _SMALLEST_P, step / _ALPHA_STEPS)
 
 
 def _place_of(alpha: float) -> float:

@@ -146,7 +146,7 @@ def test_invalid_beats_fail_on_and_every_verdict(
         (["--baseline", "off", "--fail-on", "slower,"], ["--fail-on", "''"]),
         (["--baseline", "off", "--set", "workload.osl=none"], ["workload.osl"]),
         (["--baseline", "off", "--candidate", "workload.osl=4"], ["workload.osl"]),
-        (["--baseline-ref", "no-such-commit"], ["--baseline-ref", "no-such-commit"]),
+        (["--baseline-ref", "no-such-commit"], ["--baseline-ref"]),
         (["--baseline", "off", "--out", "taken"], ["never overwrites"]),
         (["--baseline", "off", "--out", "a", "--resume", "b"], ["exclude each other"]),
         (["--baseline", "off", "--resume", "nowhere"], ["no such folder"]),

@@ -59,7 +59,9 @@ def arms() -> list[tuple[str, dict[str, object] | None, dict[str, str]]]:
 
 
 @pytest.mark.slow
-def test_a_commit_against_what_is_here(scenario: Path, opened: list[str], tmp_path: Path) -> None:
+def test_a_commit_against_what_is_here(
+    scenario: Path, opened: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     asked = ["ab", str(scenario), "--baseline-ref", "main~2", "--set", "measure.max_units=2"]
     assert main([*asked, "--out", "out"]) == 0
     assert opened == ["main~2"]
@@ -80,6 +82,8 @@ def test_a_commit_against_what_is_here(scenario: Path, opened: list[str], tmp_pa
     assert main(["ab", "--resume", "out"]) == 0  # the commit is checked out again, at the path of the plan
     assert opened == ["main~2", COMMIT]
     assert main([*asked, "--resume", "out"]) == 0
+    assert main(["ab", str(scenario), "--baseline-ref", "v2", "--resume", "out"]) == 2
+    assert "the folder began with --baseline-ref main~2" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

@@ -299,6 +299,11 @@ def test_steps_and_requests_must_agree_in_whole_runs() -> None:
     assert gate(wrong, "token counts")[0] == "fail"
 
 
+def test_trials_cut_by_a_timeout_are_told() -> None:
+    cut = spoiled(RUNS, lambda t: replace(t, status="timeout") if t.trial == 1 else t)
+    assert gate(cut, "cut trials") == ("warn", f"1 of {4 * cut.n_units} were cut by measure.timeout")
+
+
 # A/A
 
 

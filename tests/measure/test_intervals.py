@@ -38,3 +38,10 @@ def test_overlap_counts_common_points(first: list[list[int]], second: list[list[
 def test_clip_keeps_what_lies_inside(pairs: list[list[int]], window: list[int]) -> None:
     clipped = intervals.clip(as_array(pairs), *window)
     assert points(clipped.tolist()) == points(pairs) & set(range(*window))
+
+
+def test_cover_of_windows() -> None:
+    merged = intervals.pair([0, 20, 50], [10, 30, 60])
+    starts, ends = np.array([5, 12, 0, 55]), np.array([25, 18, 100, 58])
+    assert intervals.covered_within(merged, starts, ends).tolist() == [5 + 5, 0, 30, 3]
+    assert intervals.covered_within(intervals.NOTHING, starts, ends).tolist() == [0] * 4

@@ -11,7 +11,8 @@ import pytest
 from scipy import stats
 
 from specbench.errors import InputError
-from specbench.measure.selftest import SelfTest, alarm_threshold, assess, find_floor
+from specbench.measure.detection_floor import find_floor
+from specbench.measure.selftest import SelfTest, alarm_threshold, assess, judge_alone
 from specbench.records import Analysis, Comparison, Unit
 from specbench.scenario.plan import AbSettings, ComparisonPlan, RunPlan
 
@@ -22,11 +23,17 @@ SWAPPED_PCT = 100 * ((STEP_US + DELAY_US) / STEP_US - 1)
 UNIT_SD_PCT = 0.5
 
 
+def units(index: int, mean_pct: float, half_width_pct: float | None = None) -> list[Unit]:
+    """Forty units, two a segment and 1.5 s each, of this mean; their 95% interval has that half-width where given."""
+    noise = np.random.default_rng(index).normal(0, UNIT_SD_PCT / 100, 40)
+    noise -= noise.mean()
+    if half_width_pct is not None:
+        noise *= half_width_pct / 100 * math.sqrt(40) / (stats.t.ppf(0.975, 39) * noise.std(ddof=1))
+    values = 100 * np.expm1(math.log1p(mean_pct / 100) + noise)
+    return [Unit(i, 0, i // 2, "A", 3.0 * (i // 2), 1.0, 1.0, 8, 8, float(d)) for i, d in enumerate(values)]
+
+
 def comparison(index: int, role: str, **changes: Any) -> Comparison:
-    units = [
-        Unit(i, 0, i, "A", float(i), 1.0, 1.0, 8, 8, d)
-        for i, d in enumerate(np.random.default_rng(index).normal(0, UNIT_SD_PCT, 40))
-    ]
     fields: dict[str, Any] = {
         "index": index, "role": role, "baseline": "on", "candidate": "on", "point": {}, "design": "mirrored",
         "why_design": "", "differences": [], "exactness": "bit-identical", "token_rule": "", "label": "natural",
@@ -35,7 +42,7 @@ def comparison(index: int, role: str, **changes: Any) -> Comparison:
         "output_changed": False, "reasons": [], "margin_pct": 0.5, "mde_pct": None, "units_needed": None, "scope": "",
         "bound": "", "alpha": 0.05, "p_value": 0.5, "p_holm": None, "tokens_identical": True,
         "first_divergence": None, "decomposition": {}, "decomposition_pct": {}, "ranges": {},
-        "acceptance_length": {}, "second_line": {}, "gates": [], "in_words": [], "units": units, "measured_s": 60.0,
+        "acceptance_length": {}, "second_line": {}, "gates": [], "in_words": [], "units": units(index, 0.01),
         "step_ms": {"baseline": {"step_ms": STEP_US / 1e3}, "candidate": {"step_ms": STEP_US / 1e3}},
     }  # fmt: skip
     return Comparison(**{**fields, **changes})
@@ -46,14 +53,13 @@ def measured(role: str, index: int, effect: float) -> Comparison:
     step_ms = {"baseline": {"step_ms": STEP_US / 1e3}, "candidate": {"step_ms": slow}}
     if role == "swapped":
         step_ms = {"baseline": step_ms["candidate"], "candidate": step_ms["baseline"]}
-    bounds = {"ci_low_pct": effect - 0.1, "ci_high_pct": effect + 0.1}
-    return comparison(index, role, speedup_pct=effect, step_ms=step_ms, **bounds)
+    return comparison(index, role, speedup_pct=effect, step_ms=step_ms, units=units(index, effect, 0.1))
 
 
 def judge(
     *, rejected: int = 1, delay: float | None = DELAYED_PCT, swapped: float | None = SWAPPED_PCT, **changes: Any
 ) -> SelfTest:
-    found = [comparison(i, "A/A", p_value=0.01 if i < rejected else 0.6) for i in range(20)]
+    found = [comparison(i, "A/A", units=units(i, 0.5 if i < rejected else 0.01)) for i in range(20)]
     if delay is not None:
         found.append(measured("delay", len(found), delay))
     if swapped is not None:
@@ -112,7 +118,7 @@ def test_the_interval_has_to_cover_the_delay(effect: float, covered: bool) -> No
         (DELAYED_PCT, DELAYED_PCT, False),
         (SWAPPED_PCT, DELAYED_PCT, False),  # each has the sign of the other
         (-0.05, 0.05, True),
-        (0.05, -0.05, None),  # intervals reach 0.1 to both sides: too noisy to tell
+        (0.05, -0.05, None),  # intervals reach 0.1 to both sides: too much noise to tell
     ],
 )
 def test_the_sign_has_to_turn(delay: float, swapped: float, passed: bool | None) -> None:
@@ -128,9 +134,20 @@ def test_what_was_not_computed_does_not_pass(missing: str) -> None:
 
 
 def test_a_p_value_that_was_not_computed_is_no_pass() -> None:
-    selftest = judge(p_value=None)
+    selftest = judge(units=[], p_value=None)
     assert outcomes(selftest)["equal arms"] is None
     assert selftest.verdict == "FAIL"
+
+
+def test_each_is_judged_alone_and_not_at_the_level_of_the_family() -> None:
+    alone = comparison(
+        0, "A/A", units=units(0, 0.2, 0.1), ci_low_pct=-9.0, ci_high_pct=9.0, p_value=0.9, alpha=0.05 / 22
+    )
+    p_value, low, high = judge_alone(alone)
+    assert (low, high) == (pytest.approx(0.1, abs=0.002), pytest.approx(0.3, abs=0.002))
+    assert p_value is not None
+    assert p_value < 0.001
+    assert judge_alone(replace(alone, n_processes=4)) == (0.9, -9.0, 9.0)  # their error is not in the units
 
 
 def test_an_invalid_comparison_fails_and_says_why() -> None:
@@ -147,14 +164,14 @@ def test_without_equal_arms_there_is_nothing_to_judge() -> None:
 
 def test_the_floor_is_that_of_the_noise_of_the_equal_arms() -> None:
     selftest = judge()
-    assert selftest.units_per_minute == pytest.approx(40.0)
+    assert selftest.units_per_minute == pytest.approx(22 * 40.0)  # 38 units in 57 s, and comparisons share the time
     assert selftest.unit_sd_pct == pytest.approx(UNIT_SD_PCT, rel=0.06)  # 780 degrees of freedom
     assert [floor.minutes for floor in selftest.floor] == [1, 5, 15]
-    assert [floor.units for floor in selftest.floor] == [40, 200, 600]
+    assert [floor.units for floor in selftest.floor] == [880, 4400, 13200]
     smallest = [floor.smallest_pct or math.inf for floor in selftest.floor]
     assert smallest[0] > smallest[1] > smallest[2]
-    # 200 units of sd 0.5%: error 0.0354%; about 2.04 + 0.84 errors to be found 8 times in 10 at the last of five looks.
-    assert smallest[1] == pytest.approx(0.0354 * 2.9, rel=0.07)
+    # 4,400 units of sd 0.5%: error 0.00754%; 2.04 + 0.84 errors to be found 8 times in 10 at the last of five looks.
+    assert smallest[1] == pytest.approx(0.00754 * 2.88, rel=0.07)
 
 
 def test_the_smallest_effect_is_found_eight_times_in_ten() -> None:

@@ -1,8 +1,8 @@
 """The whole verdict procedure through the code that a command runs: trial lines, units, looks, correction, verdict.
 
-``tests/stats/test_simulated_procedure.py`` has the statistics alone, vectorised and with many more cases; here every case
-goes the long way, and what comes out is read from the comparison as it is printed. Rates are compared through their own
-Clopper-Pearson interval.
+``tests/stats/test_simulated_procedure.py`` has the statistics alone, vectorised and with many more cases; here every
+case goes the long way, and what comes out is read from the comparison as it is printed. Rates are compared through
+their own Clopper-Pearson interval.
 """
 
 from __future__ import annotations
@@ -148,16 +148,16 @@ def promise_false_equivalence(name: str, units: int, cases: int) -> None:
 
 @pytest.mark.parametrize(("name", "units"), [("normal", 5), ("t3", 10), ("spikes", 20)])
 def test_promises_in_brief(name: str, units: int) -> None:
-    promise_errors(name, units, 80)
-    promise_false_equivalence(name, units, 80)
+    promise_errors(name, units, 40)
+    promise_false_equivalence(name, units, 40)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("units", [5, 10, 20])
 @pytest.mark.parametrize("name", NOISES)
 def test_promises_closely(name: str, units: int) -> None:
-    promise_errors(name, units, 1000)
-    promise_false_equivalence(name, units, 1000)
+    promise_errors(name, units, 300)
+    promise_false_equivalence(name, units, 300)
 
 
 # Peeking
@@ -177,19 +177,19 @@ def promise_no_peeking_penalty(cases: int) -> None:
 
 
 def test_peeking_in_brief() -> None:
-    promise_no_peeking_penalty(40)
+    promise_no_peeking_penalty(12)
 
 
 @pytest.mark.slow
 def test_peeking_closely() -> None:
-    promise_no_peeking_penalty(600)
+    promise_no_peeking_penalty(200)
 
 
 def test_a_budget_that_ends_at_random_costs_nothing() -> None:
     rng = np.random.default_rng(6)
     instrument = Instrument(20, margin=NO_MARGIN)
     found = []
-    for _ in range(100):
+    for _ in range(50):
         trials = instrument.measure(SD * rng.standard_normal(20))
         measured, looks = run_looks(instrument.plan, trials, budget_blocks=int(rng.integers(3, 20)))
         found.append(compare(instrument.plan, measured, [], looks)[0][0])
@@ -215,12 +215,12 @@ def promise_process_effects(cases: int) -> None:
 
 
 def test_process_effects_in_brief() -> None:
-    promise_process_effects(40)
+    promise_process_effects(25)
 
 
 @pytest.mark.slow
 def test_process_effects_closely() -> None:
-    promise_process_effects(500)
+    promise_process_effects(300)
 
 
 # Many comparisons
@@ -244,12 +244,12 @@ def promise_family(cases: int) -> None:
 
 
 def test_family_in_brief() -> None:
-    promise_family(30)
+    promise_family(12)
 
 
 @pytest.mark.slow
 def test_family_closely() -> None:
-    promise_family(400)
+    promise_family(200)
 
 
 # Mirrored passes on a machine that drifts
@@ -282,9 +282,9 @@ def promise_mirrored(cases: int) -> None:
 
 
 def test_mirrored_in_brief() -> None:
-    promise_mirrored(40)
+    promise_mirrored(25)
 
 
 @pytest.mark.slow
 def test_mirrored_closely() -> None:
-    promise_mirrored(600)
+    promise_mirrored(300)
