@@ -51,10 +51,10 @@ def run_session(path: Path, process: int, observer: SessionObserver, stop: StopS
     recorder = RangeRecorder()
     points = list(zip(question.points, resolved_points(question), strict=True))
     arms = Arms(points, observer.announce, recorder, recorder)
+    loads = ArmLoads(arms, SystemClock(), stop, kept or Kept())
     try:
         with ResultsFolder(path) as folder:
             plan_path = path / PLAN
-            loads = ArmLoads(arms, SystemClock(), stop, kept or Kept())
             calibrated = not plan_path.exists()
             if not calibrated:
                 plan = read_plan_file(plan_path)
@@ -69,6 +69,7 @@ def run_session(path: Path, process: int, observer: SessionObserver, stop: StopS
                     observer.announce(str(plan.calibration["warning"]))
             return _Session(plan, folder, loads, process, observer, stop, started_s, calibrated).run()
     finally:
+        loads.release()
         arms.close()
 
 

@@ -49,6 +49,11 @@ class ArmLoads:
         subject = self.open(comparison.baseline).subject
         return subject.engine.loaded if isinstance(subject, BuiltinSubject) else None
 
+    def release(self) -> None:
+        """Take every known defect out of its arm."""
+        while self._injected:
+            self._injected.popitem()[1].release()
+
     def prepare(self, comparison: ComparisonPlan, warmup_requests: int) -> None:
         """Open both arms of a comparison and send their warm-up requests, unless that was done before."""
         for point in dict.fromkeys(arm_points(comparison).values()):
