@@ -43,9 +43,9 @@ $(DEVELOPMENT): | $(BIN)/python
 	@rm -f $(VENV)/.runtime-* $(VENV)/.development-*; touch $@ $(RUNTIME)
 
 .PHONY: quickstart
-quickstart: $(RUNTIME) ## fetch the default model, measure it, print the table
+quickstart: $(RUNTIME) ## fetch the default model, compare two variants on it, print the verdict
 	$(BIN)/specbench pull smollm2-135m
-	$(BIN)/specbench run scenarios/quickstart.yaml
+	$(BIN)/specbench ab scenarios/quickstart.yaml --baseline off
 
 .PHONY: test
 test: $(DEVELOPMENT) ## every test but the slow, gpu and fuzz ones

@@ -173,7 +173,7 @@ class _Session:
         self._started.add(block.comparison)
         comparison = self._plan.comparisons[block.comparison]
         if comparison.design == MIRRORED and not self._calibrated:
-            self._loads.measure(self._plan, comparison, block.trials[0], 0)
+            self._loads.measure(self._plan, replace(comparison, injected=None), block.trials[0], 0)
 
     def _find_divergence(self, block: Block, done: Sequence[MeasuredTrial]) -> Divergence | None:
         """Where the arms' outputs of a block first differ, with the margin by which the baseline's token won."""

@@ -79,7 +79,8 @@ def test_one_percent_is_found_and_covered(tmp_path: Path, design: str, gain: flo
     assert covers(found, 100 * math.expm1(gain))
     assert found.tokens_identical is True
     assert found.n_units <= 10
-    assert not doubts(found) - {"content"}
+    # Of four units one is soon further out than the others.
+    assert not doubts(found) - {"content", "outliers"}
 
 
 @pytest.mark.slow
@@ -187,10 +188,14 @@ def test_a_changed_token_is_invalid(tmp_path: Path, design: str, arm: str) -> No
 
 @pytest.mark.parametrize("design", DESIGNS)
 def test_a_machine_that_slows_down_misleads_nobody(tmp_path: Path, design: str) -> None:
-    """By 2% a trial: half as fast at the end as at the beginning. Both arms meet it alike."""
-    found = compare_equal_arms(tmp_path, design, 4, growth=0.02, trial_noise=0.0)
-    assert not any(c.verdict in DIFFERENT for c in found)
-    assert all(covers(c, 0.0) for c in found)
+    """By 2% a trial, smoothly: both arms meet it alike. Twenty times the effect that is left would not be seen."""
+    question = ask(tmp_path, design_of(design), NO_MARGIN)
+    alone = compare(question, tmp_path / "alone", Machine(growth=0.02, step_noise=0.0, trial_noise=0.0))
+    assert alone.speedup_pct == pytest.approx(0.0, abs=0.03)
+    noisy = compare(question, tmp_path / "noisy", Machine(growth=0.02, trial_noise=0.0))
+    assert noisy.verdict not in DIFFERENT
+    assert covers(noisy, 0.0)
+    assert not doubts(noisy) & {"warm", "halves"}
 
 
 # Time
@@ -221,9 +226,10 @@ def test_a_plan_fits_into_its_budget(tmp_path: Path) -> None:
 
 def test_an_early_verdict_saves_what_is_left(tmp_path: Path) -> None:
     found = compare(ask(tmp_path, "measure.max_units=20"), tmp_path / "out", Machine(gain=0.1))
-    (look,) = read_looks(tmp_path / "out")
-    assert (found.verdict, found.n_units, look.units, look.settled) == ("FASTER", 4, 4, True)
-    assert len(read_lines(tmp_path / "out", "trials.jsonl")) == 4
+    last = read_looks(tmp_path / "out")[-1]
+    assert (found.verdict, last.settled, last.is_last, last.reason) == ("FASTER", True, False, "planned")
+    assert found.n_units == last.units < 12
+    assert len(read_lines(tmp_path / "out", "trials.jsonl")) == last.units
 
 
 def test_any_time_looks_after_every_block(tmp_path: Path) -> None:
