@@ -81,6 +81,7 @@ class LazyGroup(TyperGroup):
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command line and return its exit code. The only place where an error becomes one."""
     args = list(sys.argv[1:] if argv is None else argv) or ["--help"]
+    _open_closed_streams()
     for stream in (sys.stdout, sys.stderr):
         # A terminal that is not UTF-8 gets escapes instead of an error.
         with contextlib.suppress(AttributeError, ValueError, OSError):
@@ -151,6 +152,24 @@ def _build(name: str, command: Command) -> Any:
     )
     app.command(name=name)(function)
     return typer.main.get_command(app)
+
+
+def _open_closed_streams() -> None:
+    """Give what a shell closed (``>&-``, ``2>&-``) to the null device.
+
+    Descriptors as well: the next file that is opened would get the number of a closed one, and child processes with it
+    what is printed.
+    """
+    for number, flags in ((0, os.O_RDONLY), (1, os.O_WRONLY), (2, os.O_WRONLY)):
+        with contextlib.suppress(OSError):
+            try:
+                os.fstat(number)
+            except OSError:
+                opened = os.open(os.devnull, flags)  # the lowest number that is free: this one
+                os.set_inheritable(opened, True)
+    for name in ("stdout", "stderr"):
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(os.devnull, "w", encoding="utf-8"))  # noqa: SIM115 - for as long as the process
 
 
 def _silence_stdout() -> None:

@@ -6,7 +6,6 @@ command asks the same thing: a link in the cache directory, which leads to the c
 
 from __future__ import annotations
 
-import errno
 import json
 import os
 import re
@@ -97,25 +96,64 @@ def _known(options: AbOptions) -> dict[str, Any] | None:
 
 @contextmanager
 def _linked(path: Path, target: Path) -> Iterator[None]:
-    """``path`` leads to ``target`` inside the block; what a killed command left there is replaced."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    if path.is_symlink() and not path.exists():
-        path.unlink()
+    """``path`` leads to ``target`` inside the block. What a killed command left there goes, its checkout as well.
+
+    :raises InputError: another process has it, or it cannot be written.
+    """
+    with _owned(path):
+        _link(path, target)
+        try:
+            yield
+        finally:
+            with suppress(OSError):
+                if os.readlink(path) == str(target):
+                    path.unlink()
+
+
+@contextmanager
+def _owned(path: Path) -> Iterator[None]:
+    """Hold the lock beside ``path``, which the system takes from a process that dies, in whatever way."""
+    from filelock import FileLock, Timeout
+
+    lock = FileLock(path.with_name(f"{path.name}.lock"), timeout=0)
     try:
-        path.symlink_to(target, target_is_directory=True)
-    except OSError as error:
-        taken = error.errno == errno.EEXIST
+        path.parent.mkdir(parents=True, exist_ok=True)
+        lock.acquire()
+    except Timeout:
         raise InputError(
-            "another specbench measures against this commit" if taken else f"cannot be written: {error.strerror}",
+            "another specbench measures against this commit",
             where=str(path),
-            hint="wait for it to end: two measurements at a time disturb each other" if taken else None,
-        ) from error
+            hint="wait for it to end: two measurements at a time disturb each other",
+        ) from None
+    except NotImplementedError as error:
+        raise _unusable(path, str(error)) from error
+    except OSError as error:
+        raise _unusable(path, error.strerror or str(error)) from error
     try:
         yield
     finally:
-        with suppress(OSError):
-            if os.readlink(path) == str(target):
-                path.unlink()
+        lock.release()
+
+
+def _link(path: Path, target: Path) -> None:
+    """Have ``path``, which is ours alone, lead to ``target``."""
+    from specbench.measure.worktree import remove_left_behind
+
+    try:
+        if path.is_symlink():
+            remove_left_behind(Path(os.readlink(path)))
+            path.unlink()
+        path.symlink_to(target, target_is_directory=True)
+    except OSError as error:
+        raise _unusable(path, error.strerror or str(error)) from error
+
+
+def _unusable(path: Path, why: str) -> InputError:
+    return InputError(
+        f"the commit cannot be linked here: {why}",
+        where=str(path),
+        hint="SPECBENCH_CACHE names the cache directory, a folder that you may write to",
+    )
 
 
 def name_arms(options: AbOptions, checkout: Checkout | None) -> Arms:

@@ -32,22 +32,23 @@ def export_command(
         typer.Option("--format", metavar="NAME", help="csv, markdown, json or html; else by the name of -o."),
     ] = None,
     output: Annotated[
-        Path | None, typer.Option("--output", "-o", metavar="FILE", help="Write there; else to stdout.")
+        Path | None, typer.Option("--output", "-o", metavar="FILE", help="Write there; else, or with -, to stdout.")
     ] = None,
 ) -> None:
     """Render results again, as CSV, Markdown, JSON or HTML.
 
     Several results go into one file: CSV rows with a column that names the run, Markdown and HTML one after the other,
-    a JSON list. -o replaces a file of that name, but of what a results folder holds only report.*.
+    a JSON list. -o replaces a file of that name, but of what a results folder holds only report.*; a pipe or a device
+    is written to.
     """
     if not runs:
         raise InputError("no results were named", where="specbench export", hint="specbench export results/NAME")
     name = choose_format(format_, output)
     FORMATS.require(name, where="--format")
-    if output is not None:
+    if output is not None and not is_stream(output):
         require_harmless(output)
     text = render_runs(name, [(run_name(path), read_analysis(path)) for path in runs])
-    if output is None:
+    if output is None or is_stdout(output):
         sys.stdout.write(text)
     else:
         write(output, text)
@@ -76,6 +77,24 @@ def run_name(path: Path) -> str:
     return folder.resolve().name
 
 
+def is_stdout(output: Path) -> bool:
+    """True for ``-`` and for every other name of what stdout goes to, as ``/dev/stdout``."""
+    if str(output) == "-":
+        return True
+    try:
+        return os.path.samestat(output.stat(), os.fstat(sys.stdout.fileno()))
+    except (OSError, ValueError):  # no such file, or a stdout without a descriptor
+        return False
+
+
+def is_stream(output: Path) -> bool:
+    """True for what is written to and never replaced: stdout, pipes, devices.
+
+    It is asked by the name as given: ``/dev/stdout`` resolves to a name that no file has.
+    """
+    return is_stdout(output) or (output.exists() and not output.is_file() and not output.is_dir())
+
+
 def require_harmless(output: Path) -> None:
     """Refuse to write over what was measured.
 
@@ -96,12 +115,17 @@ def require_harmless(output: Path) -> None:
 
 
 def write(output: Path, text: str) -> None:
-    """Write whole or not at all: an old file of that name stays until the new one is there.
+    """Write whole or not at all: an old file of that name stays until the new one is there. Pipes and devices get the
+    text as it comes.
 
     :raises StorageError: it could not be written.
     """
     temporary = None
     try:
+        if is_stream(output):
+            with open(os.open(output, os.O_WRONLY), "w", encoding="utf-8", newline="") as stream:
+                stream.write(text)
+            return
         with tempfile.NamedTemporaryFile(
             "w", encoding="utf-8", newline="", dir=output.resolve().parent, prefix=f".{output.name}-", delete=False
         ) as file:

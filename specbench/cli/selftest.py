@@ -20,7 +20,7 @@ from specbench.cli.session_folder import (
     require_consistent,
 )
 from specbench.errors import InvalidMeasurementError
-from specbench.measure.conclusion import conclude_question, read_run_plan
+from specbench.measure.conclusion import conclude_question
 from specbench.records import Analysis
 from specbench.scenario.plan import Question
 
@@ -97,10 +97,11 @@ def _end(options: Options, path: Path, analysis: Analysis) -> None:
     :raises InvalidMeasurementError: the selftest failed.
     """
     from specbench import encoding
-    from specbench.measure.results_folder import ResultsFolder
+    from specbench.measure.plan_file import read_plan_file
+    from specbench.measure.results_folder import PLAN, ResultsFolder
     from specbench.measure.selftest import PASS, assess
 
-    selftest = assess(read_run_plan(path), analysis)
+    selftest = assess(read_plan_file(path / PLAN), analysis)
     ResultsFolder(path).write(SELFTEST, encoding.dumps(selftest, indent=2) + "\n")
     _show(options, path, selftest, analysis)
     if selftest.verdict != PASS:

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from specbench.cli.session_folder import Opened, Options
 from specbench.cli.session_progress import make_observer
+from specbench.errors import InterruptedRunError
 from specbench.measure.interruption import StopSignal
 from specbench.measure.recording import Kept
 
@@ -44,6 +45,9 @@ def fresh_processes(options: Options, path: Path, stop: StopSignal) -> Callable[
     def run_process(index: int) -> str:
         from specbench.measure.fresh_process import run_fresh
 
-        return run_fresh(PROCESS_TARGET, [str(path), str(index), *flags], stop=stop)
+        try:
+            return run_fresh(PROCESS_TARGET, [str(path), str(index), *flags], stop=stop)
+        except InterruptedRunError:  # while it was still importing: it has measured nothing yet
+            return "interrupted"
 
     return run_process

@@ -148,7 +148,8 @@ def finish(options: Options, path: Path, analysis: Analysis, status: str) -> Non
 
 def list_invalid(analysis: Analysis) -> list[str]:
     """Why figures may not be used, gates of the whole first; empty where they may."""
-    reasons = [f"{gate.name}: {gate.detail}" for gate in analysis.gates if gate.status == "fail"]
+    told = {gate.name for comparison in analysis.comparisons for gate in comparison.gates if gate.status == "fail"}
+    reasons = [f"{g.name}: {g.detail}" for g in analysis.gates if g.status == "fail" and g.name not in told]
     for comparison in analysis.comparisons:
         if comparison.verdict == INVALID:
             why = ", ".join(comparison.reasons) or "no reason is known"

@@ -6,6 +6,7 @@ It is drawn between measured windows, never inside one, by the thread that measu
 from __future__ import annotations
 
 import math
+import re
 import shutil
 import sys
 import time
@@ -20,6 +21,7 @@ from specbench.scenario.plan import PlanPoint
 MAX_ROWS = 8
 """Comparisons shown one by one."""
 UNSETTLED = (None, "INCONCLUSIVE")
+_DIGITS = re.compile(r"\d+")
 _UP_AND_CLEAR = "\x1b[1A\x1b[2K"
 
 Now = Callable[[], float]
@@ -33,20 +35,24 @@ def make_observer(stream: TextIO | None = None) -> SessionObserver:
 
 def describe_session(progress: SessionProgress) -> str:
     """``12/40 units  0:42 of 2:00``: units so far of those planned at most, time of the budget."""
-    clock = f"{format_clock(progress.elapsed_s)} of {format_clock(progress.budget_s)}"
-    return f"{progress.units_done}/{progress.units_planned} units  {clock}"
+    budget_s = progress.budget_s
+    budget = format_clock(budget_s) if budget_s >= 1 else f"{budget_s * 1000:.3g} ms"
+    clock = f"{format_clock(progress.elapsed_s)} of {budget}"
+    return f"{progress.units_done:,}/{progress.units_planned:,} units  {clock}"
 
 
 def describe_comparison(comparison: ComparisonProgress) -> str:
-    """``+0.12% [-0.31%, +0.55%]  EQUIVALENT``: what is known so far; empty before anything is."""
-    parts = []
-    if comparison.mean_pct is not None:
-        parts.append(_percent(comparison.mean_pct))
-        if comparison.low_pct is not None and comparison.high_pct is not None:
-            parts[-1] += f" [{_percent(comparison.low_pct)}, {_percent(comparison.high_pct)}]"
+    """``+0.12% +/- 0.43 (plain)``: what is known so far; empty before anything is. ``EQUIVALENT  +0.12%`` after a look.
+
+    The interval is plain: it makes no allowance for being looked at again and again, so it never stands by a verdict.
+    """
+    mean = "" if comparison.mean_pct is None else _percent(comparison.mean_pct)
     if comparison.verdict is not None:
-        parts.append(comparison.verdict)
-    return "  ".join(parts)
+        return f"{comparison.verdict}  {mean}".rstrip()
+    low, high = comparison.low_pct, comparison.high_pct
+    if not mean or low is None or high is None or not math.isfinite(high - low):
+        return mean
+    return f"{mean} +/- {(high - low) / 2:.2f} (plain)"
 
 
 def _percent(value: float) -> str:
@@ -136,15 +142,21 @@ def _rows(comparisons: tuple[ComparisonProgress, ...]) -> list[str]:
 
 
 class PlainSession(_Session):
-    """A line every ten seconds, and one when a comparison has its verdict."""
+    """A line every ten seconds, and one when a comparison has its verdict; none twice in a row."""
 
     def __init__(self, stream: TextIO, now: Now = time.monotonic) -> None:
         super().__init__(stream, PLAIN_INTERVAL_S, now)
         self._next_s = now() + self._interval_s
         self._settled: set[int] = set()
+        self._last_progress = ""
+        self._last_announced = ("", -math.inf)
 
     def announce(self, line: str) -> None:
-        """See :class:`~specbench.measure.observers.SessionObserver`."""
+        """See :class:`~specbench.measure.observers.SessionObserver`; one that only counts on waits for its turn."""
+        kind, (last_kind, last_s) = _DIGITS.sub("#", line), self._last_announced
+        if kind == last_kind and _DIGITS.search(line) and self._now() < last_s + self._interval_s:
+            return
+        self._last_announced = (kind, self._now())
         self._write(f"{line}\n")
 
     def show(self, progress: SessionProgress) -> None:
@@ -155,13 +167,19 @@ class PlainSession(_Session):
                 self._settled.add(index)
                 self._write(f"{comparison.label}: {describe_comparison(comparison)}\n")
         if self._is_due():
-            self._write(_plain_line(progress))
+            self._write_progress(progress)
 
     def finish(self) -> None:
         """One last line."""
         if self._latest is not None:
-            self._write(_plain_line(self._latest))
+            self._write_progress(self._latest)
         self._latest = None
+
+    def _write_progress(self, progress: SessionProgress) -> None:
+        line = _plain_line(progress)
+        if line != self._last_progress:
+            self._write(line)
+        self._last_progress = line
 
 
 def _plain_line(progress: SessionProgress) -> str:

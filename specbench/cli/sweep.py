@@ -61,7 +61,8 @@ def sweep_command(
 
     Points come from the lists of `sweep` in the scenario: concurrency, draft_len, isl, osl and grid crossed, zip in
     step. measure.repeats is the number of rounds; each round visits all points in an order of its own, so that a
-    machine that drifts is not read as a trend. A point that fails is recorded, and the rest is measured.
+    machine that drifts is not read as a trend. A point that cannot fit in memory is refused before anything starts; one
+    that fails while it runs is recorded, and the rest is measured.
 
     Exit codes: 0 done (failed points are listed), 2 wrong input, 3 invalid measurement, 4 every point failed, 130
     interrupted. The folder gets report.md, report.html and points.csv.

@@ -100,7 +100,7 @@ class SweepLines(_Sweep):
 def _describe_trial(trial: TrialRecord) -> str:
     if trial.status == FAILED:
         return f"FAILED: {' '.join((trial.error or 'no reason is known').split())}"
-    speed = "no throughput" if trial.output_tokens_per_s is None else f"{trial.output_tokens_per_s:.1f} tok/s"
+    speed = "no throughput" if trial.output_tokens_per_s is None else f"{trial.output_tokens_per_s:,.1f} tok/s"
     accepted = "" if trial.acceptance_length is None else f", {trial.acceptance_length:.2f} tok/step"
     return f"{speed}{accepted}" + ("" if trial.status == "complete" else f" ({trial.status})")
 
@@ -166,7 +166,7 @@ class SweepTable(_Sweep):
         lengths = [trial.acceptance_length for trial in trials if trial.acceptance_length is not None]
         return [
             str(len(trials)) if trials else "",
-            f"{tokens / wall_s:.1f}" if wall_s and not failed else "",
+            f"{tokens / wall_s:,.1f}" if wall_s and not failed else "",
             f"{sum(lengths) / len(lengths):.2f}" if lengths else "",
             "" if failed is None else _describe_trial(failed),
         ]

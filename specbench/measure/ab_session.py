@@ -2,35 +2,38 @@
 
 from __future__ import annotations
 
+import math
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
+from itertools import product
 from pathlib import Path
 
-from specbench import encoding
 from specbench.measure.arm_loads import ArmLoads
-from specbench.measure.arms import Arms, OpenArm
+from specbench.measure.arms import Arms
 from specbench.measure.blocks import Block, complete_attempt, group_by_trial, list_blocks, next_attempt
 from specbench.measure.calibration import calibrate
 from specbench.measure.clock import SystemClock
 from specbench.measure.divergence import find_divergence
-from specbench.measure.environment import describe_environment, describe_torch
 from specbench.measure.interruption import StopSignal
-from specbench.measure.looks import BUDGET, due_look, take_look
+from specbench.measure.looks import BUDGET, due_look, has_ended, take_look
 from specbench.measure.looks_file import append_look, read_looks
 from specbench.measure.observers import SessionObserver, SessionProgress
+from specbench.measure.plan_file import join_arm, read_plan_file, require_whole, write_plan_file
 from specbench.measure.recording import Kept
-from specbench.measure.results_folder import ENVIRONMENT, PLAN, ResultsFolder, read_json
-from specbench.measure.session import join, read_question
+from specbench.measure.remote import RemoteSubject
+from specbench.measure.results_folder import PLAN, ResultsFolder
+from specbench.measure.session import read_question
 from specbench.measure.so_far import describe_so_far, measured_units
-from specbench.measure.subject import BuiltinSubject
 from specbench.measure.trials import MeasuredTrial
-from specbench.records import SCHEMA_VERSION, Divergence, LookRecord
+from specbench.records import Divergence, LookRecord, TrialRecord
 from specbench.scenario.enumeration import planned_units
-from specbench.scenario.plan import MIRRORED, RunPlan
-from specbench.scenario.plan_io import plan_from_json
+from specbench.scenario.plan import MIRRORED, ComparisonPlan, RunPlan
 from specbench.scenario.questions import plan_question, resolved_points
+from specbench.scenario.sizing import MIN_UNITS
 
+SHOWING_SHARE = 50
+"""Progress is reckoned at most once in so many times what reckoning it takes."""
 OVERRUN = 1.15
 """A session that takes this many times its share of the budget ends early, with a last look."""
 
@@ -55,6 +58,7 @@ def run_session(path: Path, process: int, observer: SessionObserver, stop: StopS
     try:
         with ResultsFolder(path) as folder:
             plan_path = path / PLAN
+            require_whole(folder)
             calibrated = not plan_path.exists()
             if not calibrated:
                 plan = read_plan_file(plan_path)
@@ -71,30 +75,6 @@ def run_session(path: Path, process: int, observer: SessionObserver, stop: StopS
     finally:
         loads.release()
         arms.close()
-
-
-def read_plan_file(path: Path) -> RunPlan:
-    """The plan of a folder.
-
-    :raises ResultsError: it is damaged.
-    """
-    return plan_from_json(read_json(path), str(path))
-
-
-def write_plan_file(folder: ResultsFolder, plan: RunPlan) -> None:
-    """Write ``plan.json``, with its hash, before anything is measured to it."""
-    described = {"schema_version": SCHEMA_VERSION, "plan_hash": plan.sha256, **encoding.to_json(plan)}
-    folder.write(PLAN, encoding.dumps(described) + "\n")
-
-
-def join_arm(folder: ResultsFolder, arm: OpenArm) -> None:
-    """Write down threads and builds, and refuse to go on with others than the folder began with."""
-    if isinstance(arm.subject, BuiltinSubject):
-        # Nothing was measured yet: what the folder says of the machine was seen by this very command.
-        begun = folder.contents.trials
-        here = describe_environment() if begun else read_json(folder.path / ENVIRONMENT)
-        environment = {**here, "torch": describe_torch(arm.subject.num_threads)}
-        join(folder, environment, arm.fingerprint, arm.point.index)
 
 
 class _Session:
@@ -121,15 +101,20 @@ class _Session:
         self._looks_here = self._settings.processes == 1
         self._budget_s = self._settings.budget_s / self._settings.processes
         self._calibrated = calibrated
-        self._started: set[int] = set()
+        self._started: set[tuple[int, int]] = set()
+        self._start_number = count_starts(folder.contents.trials, process)
+        self._shown_s, self._showing_s = -math.inf, 0.0
         self._has_margin = False
 
     def run(self) -> str:
         """Measure what is missing, until the plan, the budget or every question is through."""
         todo = self._missing_blocks()
         if todo:
-            join_arm(self._folder, self._loads.open(todo[0].trials[0].point))
+            join_arm(self._folder, self._loads.open(self._plan.comparisons[0].baseline))
         skipped_s = self._expected_s(len(self._blocks)) - self._expected_s(len(todo))
+        for comparison in self._plan.comparisons:
+            # A session that was killed may have measured what a look was due at, and not have looked.
+            self._look(comparison.index)
         for block in todo:
             if self._is_settled(block.comparison):
                 continue
@@ -152,9 +137,12 @@ class _Session:
         """Measure every trial of a block again; False when the user stopped it."""
         attempt = next_attempt(block, self._folder.contents.trials)
         comparison = self._plan.comparisons[block.comparison]
-        self._loads.prepare(comparison, self._plan.warmup_requests)
-        if block.comparison not in self._started:
-            self._start(block)
+        self._loads.prepare(comparison, self._plan.warmup_requests, block.trials[0])
+        for point in dict.fromkeys(trial.point for trial in block.trials):
+            arm = self._loads.open(point)
+            if isinstance(arm.subject, RemoteSubject):  # each is a build of its own; the others are this process
+                join_arm(self._folder, arm)
+        self._start(block)
         done: list[MeasuredTrial] = []
         for trial in block.trials:
             measured = self._loads.measure(self._plan, comparison, trial, attempt)
@@ -162,30 +150,31 @@ class _Session:
             if len(done) == len(block.trials) and measured.record.status == "complete":
                 found = self._find_divergence(block, done)
                 measured = replace(measured, record=replace(measured.record, divergence=found))
-            self._folder.append(measured.record, measured.requests)
-            self._observer.trial_done(self._plan.points[trial.point], measured.record)
+            record = replace(measured.record, start=self._start_number)
+            self._folder.append(record, measured.requests)
+            self._observer.trial_done(self._plan.points[trial.point], record)
             if measured.record.status == "interrupted":
                 return False
         return True
 
     def _start(self, block: Block) -> None:
-        """Before a comparison's first block in a process: run a pass that nobody measures, unless calibration did."""
-        self._started.add(block.comparison)
+        """Before a pair's first block in a process: run a pass that nobody measures, unless calibration did."""
         comparison = self._plan.comparisons[block.comparison]
-        if comparison.design == MIRRORED and not self._calibrated:
+        pair = (comparison.baseline, comparison.candidate)
+        if comparison.design == MIRRORED and not self._calibrated and pair not in self._started:
+            self._started.add(pair)
             self._loads.measure(self._plan, replace(comparison, injected=None), block.trials[0], 0)
 
     def _find_divergence(self, block: Block, done: Sequence[MeasuredTrial]) -> Divergence | None:
         """Where the arms' outputs of a block first differ, with the margin by which the baseline's token won."""
         comparison = self._plan.comparisons[block.comparison]
-        if comparison.design == MIRRORED:
-            first, second = done
-        else:
-            runs = {trial.arm: measured for trial, measured in zip(block.trials, done, strict=True)}
-            first, second = runs["A"], runs["B"]
+        pairs = [(done[0], done[1])]
+        if comparison.design != MIRRORED:
+            arms = {arm: [m for m in done if m.record.arm == arm] for arm in ("A", "B")}
+            pairs = list(product(arms["A"], arms["B"]))
         # One margin is enough: each takes a float32 forward of the prefix.
-        weights = None if self._has_margin else self._loads.loaded_weights(comparison)
-        found = find_divergence(first, second, weights)
+        margin = None if self._has_margin else self._loads.margin_of(comparison)
+        found = next(filter(None, (find_divergence(first, second, margin) for first, second in pairs)), None)
         self._has_margin = self._has_margin or found is not None
         return found
 
@@ -198,7 +187,7 @@ class _Session:
 
     def _look_last(self) -> None:
         """Time is over: every comparison that is still open is looked at for the last time."""
-        self._observer.announce("the budget is spent before the plan is: last look")
+        self._observer.announce("the budget is spent before the plan is")
         if not self._looks_here:
             return
         for comparison in self._plan.comparisons:
@@ -215,13 +204,22 @@ class _Session:
         return [look for look in self._looks if look.comparison == comparison]
 
     def _is_settled(self, comparison: int) -> bool:
-        over = any(look.settled or look.is_last for look in self._looks_at(comparison))
-        return over and self._settings.stop_early
+        return has_ended(self._plan, comparison, self._looks)
 
     def _is_over_budget(self, skipped_s: float) -> bool:
+        """Time is up, and every comparison that is open has the fewest units that are worth a look."""
+        expected_s = float(self._plan.calibration.get("expected_s") or 0.0) / self._settings.processes
         # A plan that says itself that it takes longer was accepted as it is.
-        allowed = max(self._budget_s, self._expected_s(len(self._blocks)))
-        return self._elapsed_s() + skipped_s > OVERRUN * allowed
+        if self._elapsed_s() + skipped_s <= OVERRUN * max(self._budget_s, expected_s):
+            return False
+        return all(self._has_least_units(c) for c in self._plan.comparisons if not self._is_settled(c.index))
+
+    def _has_least_units(self, comparison: ComparisonPlan) -> bool:
+        wanted = min(MIN_UNITS[comparison.design], planned_units(self._plan, comparison.index))
+        by_trial = group_by_trial(self._folder.contents.trials)
+        mine = [block for block in self._blocks if block.comparison == comparison.index]
+        done = sum(block.units for block in mine if complete_attempt(block, by_trial) is not None)
+        return done >= math.ceil(wanted / self._settings.processes)
 
     def _elapsed_s(self) -> float:
         return time.monotonic() - self._started_s
@@ -232,6 +230,10 @@ class _Session:
         return float(num_blocks * sum(seconds) / len(seconds))
 
     def _show(self, skipped_s: float) -> None:
+        """Tell how far it is, as often as that costs little beside what is measured."""
+        now_s = time.monotonic()
+        if now_s - self._shown_s < max(1.0, SHOWING_SHARE * self._showing_s):
+            return
         found = tuple(
             describe_so_far(self._plan, c.index, self._folder.contents.trials, self._looks_at(c.index))
             for c in self._plan.comparisons
@@ -242,7 +244,14 @@ class _Session:
                 units_done=sum(progress.units for progress in found),
                 units_planned=planned,
                 elapsed_s=self._elapsed_s() + skipped_s,
-                budget_s=self._settings.budget_s,
+                budget_s=self._budget_s,
                 comparisons=found,
             )
         )
+        self._shown_s = time.monotonic()
+        self._showing_s = self._shown_s - now_s
+
+
+def count_starts(measured: Iterable[TrialRecord], process: int) -> int:
+    """Number of this start of the process: how many starts before it left a trial."""
+    return 1 + max((trial.start for trial in measured if trial.process == process), default=-1)

@@ -5,23 +5,22 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from functools import partial
 
 from specbench.measure.arms import Arms, OpenArm
 from specbench.measure.clock import Clock
+from specbench.measure.divergence import Margin
 from specbench.measure.driver import RequestSource
 from specbench.measure.injection import InjectedSubject
 from specbench.measure.interruption import StopSignal
 from specbench.measure.load import WarmUpSource
 from specbench.measure.recording import Kept
+from specbench.measure.remote import RemoteSubject
 from specbench.measure.replay import ReplaySource, replay_recorded
 from specbench.measure.slices import EndlessSource, SliceSource
 from specbench.measure.subject import BuiltinSubject
 from specbench.measure.trials import MeasuredTrial, TrialContext, measure_pass, measure_run, warm_up
 from specbench.scenario.plan import MIRRORED, AbSettings, ComparisonPlan, RunPlan, Trial
-
-if TYPE_CHECKING:
-    from specbench.engine.models.loading import LoadedModel
 
 Lengths = Mapping[str, tuple[int, ...]]
 
@@ -38,24 +37,35 @@ class ArmLoads:
         self._stop = stop
         self._kept = kept
         self._injected: dict[tuple[int, int], InjectedSubject] = {}
-        self._recorded: dict[tuple[int, int], Lengths] = {}
+        self._recorded: dict[tuple[int, int, int, int | None], Lengths] = {}
 
     def open(self, point: int) -> OpenArm:
-        """The arm of a point, warmed up when it is opened for the first time."""
+        """The arm of a point; :meth:`prepare` warms it up."""
         return self._arms.open(point)
 
-    def loaded_weights(self, comparison: ComparisonPlan) -> LoadedModel | None:
-        """The weights of the baseline, where they are in this process."""
+    def margin_of(self, comparison: ComparisonPlan) -> Margin | None:
+        """Differences of logits by the baseline's weights, wherever they are."""
         subject = self.open(comparison.baseline).subject
-        return subject.engine.loaded if isinstance(subject, BuiltinSubject) else None
+        if isinstance(subject, RemoteSubject):
+            return subject.logit_margin
+        if not isinstance(subject, BuiltinSubject):
+            return None
+        from specbench.engine.scoring import logit_margin
+
+        return partial(logit_margin, subject.engine.loaded)
 
     def release(self) -> None:
         """Take every known defect out of its arm."""
         while self._injected:
             self._injected.popitem()[1].release()
 
-    def prepare(self, comparison: ComparisonPlan, warmup_requests: int) -> None:
-        """Open both arms of a comparison and send their warm-up requests, unless that was done before."""
+    def prepare(self, comparison: ComparisonPlan, warmup_requests: int, trial: Trial | None = None) -> None:
+        """Open both arms of a comparison and send their warm-up requests, unless that was done before.
+
+        :param trial: the first one of the block that follows: what it replays is recorded now, in no unit's time.
+        """
+        if trial is not None and comparison.design != MIRRORED and self._records(self.open(comparison.baseline)):
+            self._record_lengths(comparison, trial)
         for point in dict.fromkeys(arm_points(comparison).values()):
             arm = self.open(point)
             if warmup_requests and self._arms.is_new(point):
@@ -87,7 +97,7 @@ class ArmLoads:
             arm.point,
             trial,
             attempt,
-            EndlessSource(arm.source(trial.seed), first),
+            EndlessSource(replay_recorded(arm.acceptance, arm.source(trial.seed)), first),
             arm.concurrency,
             self._choices(comparison),
             settings,
@@ -106,7 +116,6 @@ class ArmLoads:
             attempt,
             self._replayed(arm, comparison, trial),
             arm.concurrency,
-            timeout_s=arm.timeout_s,
             injected=comparison.injected,
         )
 
@@ -117,13 +126,19 @@ class ArmLoads:
 
     def _replayed(self, arm: OpenArm, comparison: ComparisonPlan, trial: Trial) -> RequestSource:
         source = self._slice(arm, comparison, trial)
-        if arm.replays and arm.acceptance.source is None:
+        if self._records(arm):
             return ReplaySource(source, self._record_lengths(comparison, trial))
         return replay_recorded(arm.acceptance, source)
 
+    @staticmethod
+    def _records(arm: OpenArm) -> bool:
+        """The arm replays what the baseline accepts in this very command."""
+        return arm.replays and arm.acceptance.source is None
+
     def _record_lengths(self, comparison: ComparisonPlan, trial: Trial) -> Lengths:
         """What the baseline accepts of this segment when it judges content; measured in no trial."""
-        key = (comparison.index, trial.segment)
+        # Calibration sends other requests of the same segment.
+        key = (comparison.index, trial.segment, trial.seed, comparison.segment_requests)
         if key not in self._recorded:
             arm = self._arms.open_strict(comparison.baseline)
             source = self._slice(arm, comparison, trial)
@@ -141,7 +156,8 @@ class ArmLoads:
     def _subject_of(self, arm: OpenArm, comparison: ComparisonPlan) -> OpenArm | InjectedSubject:
         if not comparison.injected:
             return arm
-        key = (comparison.index, arm.point.index)
+        # By the subject itself: one that was closed to make room is another one when it is opened again.
+        key = (comparison.index, id(arm.subject))
         if key not in self._injected:
             self._injected[key] = InjectedSubject(arm.subject, comparison.injected)
         return self._injected[key]

@@ -13,8 +13,8 @@ from specbench.engine.config import AcceptanceSpec
 from specbench.measure.load import Content, ContentSource, base_params, build_content, require_fit
 from specbench.measure.recording import Decode
 from specbench.measure.remote import RemoteSubject
-from specbench.measure.replay import REPLAY
 from specbench.measure.subject import BuiltinSubject, Subject
+from specbench.scenario.conflicts import REPLAY
 from specbench.scenario.machine import available_memory_bytes
 from specbench.scenario.plan import PlanPoint
 from specbench.scenario.resolve import ResolvedScenario

@@ -64,13 +64,16 @@ def _calibrate_pass(loads: ArmLoads, settings: AbSettings, comparison: Compariso
     """Seconds of a block (two passes) and microseconds of a step, from the second half of one pass."""
     mask = draw_mask(settings.quads_per_segment, settings.seed, comparison.index, 0, 0)
     trial = Trial(0, comparison.baseline, 0, 0, mask, 0, comparison.index)
+    began_s = time.monotonic()
     measured = loads.measure_pass(settings, comparison, trial, 0, None)
     if measured.record.status != "complete":
         return None
     periods = measured.record.periods
+    # What is done around a pass: collecting garbage, looking at the machine, writing down what the steps were.
+    around_s = time.monotonic() - began_s - periods[-1].end_ns / 1e9
     half = len(periods) // 2
     per_period_s = (periods[-1].end_ns - periods[half - 1].end_ns) / (len(periods) - half) / 1e9
-    return 2 * per_period_s * len(periods), _step_us(periods[half:])
+    return 2 * (per_period_s * len(periods) + around_s), _step_us(periods[half:])
 
 
 def _step_us(periods: list[Period]) -> float:
@@ -90,6 +93,7 @@ def _calibrate_runs(
     least = min(arm.concurrency, len(turns))
     probe = round(least * sum(turns) / len(turns))
     runs: list[MeasuredTrial] = []
+    began_s = time.monotonic()
     for name, point in arm_points(comparison).items():
         trial = Trial(0, point, 0, 0, None, arm.resolved.scenario.sampling.seed, comparison.index, arm=name)
         measured = loads.measure_run(replace(comparison, segment_requests=probe), trial, 0, None)
@@ -97,18 +101,22 @@ def _calibrate_runs(
             return None
         runs.append(measured)
     wall_s = sum(run.record.wall_ns for run in runs) / 1e9
+    around_s = (time.monotonic() - began_s - wall_s) / len(runs)
     steps = sum(len(run.record.steps) for run in runs)
     sent = sum(len(run.requests) for run in runs)
     per_request_s = wall_s / max(sent, 1)
     chosen = settings.segment_requests or _requests_per_run(
-        settings.budget_s / settings.processes / num_comparisons, per_request_s, probe, sum(turns)
+        settings.budget_s / settings.processes / num_comparisons, around_s, per_request_s, probe, sum(turns)
     )
     conversations = conversations_of(source, chosen)
     expected = conversations * sum(turns) / len(turns)
-    return RUNS_PER_UNIT * per_request_s * expected, wall_s / max(steps, 1) * 1e6, chosen
+    return RUNS_PER_UNIT * (per_request_s * expected + around_s), wall_s / max(steps, 1) * 1e6, chosen
 
 
-def _requests_per_run(budget_s: float, per_request_s: float, least: int, most: int) -> int:
-    """As many as let the budget hold ``TARGET_UNITS``, within what the batch and the workload allow."""
-    wanted = math.floor(budget_s / TARGET_UNITS / RUNS_PER_UNIT / max(per_request_s, 1e-9))
+def _requests_per_run(budget_s: float, around_s: float, per_request_s: float, least: int, most: int) -> int:
+    """As many as let the budget hold ``TARGET_UNITS``, within what the batch and the workload allow.
+
+    :param around_s: seconds that a run takes beside its requests.
+    """
+    wanted = math.floor((budget_s / TARGET_UNITS / RUNS_PER_UNIT - around_s) / max(per_request_s, 1e-9))
     return max(min(wanted, most), least, 1)

@@ -17,6 +17,7 @@ from specbench.measure.looks import (
     final_bound,
     p_values,
     planned_end,
+    pooled_families,
     seen_at,
     settings_of,
     take_look,
@@ -33,12 +34,11 @@ from specbench.stats.multiplicity import holm, holm_levels
 from specbench.stats.paired import summarize_pairs
 from specbench.stats.pooled import PooledEffect, pool_points
 from specbench.stats.sequential import Bound
-from specbench.stats.verdict import decide
+from specbench.stats.verdict import WIDEST_HALF_WIDTH, decide
 
 __all__ = ["compare", "compare_studies", "due_look", "make_studies", "take_look"]
 
 INTERRUPTED = "interrupted"
-CANDIDATE_ROLE = "candidate"
 
 
 def compare(
@@ -98,7 +98,7 @@ def compare_studies(plan: RunPlan, studies: Sequence[Study], status: str) -> tup
     found = [replace(f, p_holm=p, levels=pair) for f, p, pair in zip(findings, adjusted, levels, strict=True)]
     trust = gate_aa([f.p_difference for f in found if f.study.comparison.role == AA], alpha)
     comparisons = [_conclude(plan, finding, trust, status) for finding in found]
-    return comparisons, _pool(comparisons, found, settings.confidence)
+    return comparisons, _pool(plan, comparisons, found)
 
 
 def _find(plan: RunPlan, study: Study) -> Finding:
@@ -158,6 +158,7 @@ def _conclude(plan: RunPlan, finding: Finding, trust: Gate, status: str) -> Comp
         counts_processes=settings.processes > 1,
         is_interrupted=status == INTERRUPTED,
         injected=study.comparison.injected,
+        num_starts=study.num_starts,
     )
     return replace(comparison, in_words=put_in_words(comparison, occasion))
 
@@ -169,19 +170,23 @@ def _bound(plan: RunPlan, finding: Finding) -> Bound:
     return bound_of(plan, index, finding.taken, difference, equivalence)
 
 
-def _pool(comparisons: Sequence[Comparison], findings: Sequence[Finding], confidence: float) -> list[Pooled]:
-    """One effect a candidate over the points of a sweep, where there are two or more."""
-    groups: dict[tuple[str, str], list[int]] = {}
-    for position, comparison in enumerate(comparisons):
-        if comparison.role == CANDIDATE_ROLE and comparison.point:
-            groups.setdefault((comparison.baseline, comparison.candidate), []).append(position)
+def _pool(plan: RunPlan, comparisons: Sequence[Comparison], findings: Sequence[Finding]) -> list[Pooled]:
+    """One effect a candidate over the points of a sweep, where there are two or more.
+
+    Its interval is that of one look: see :func:`specbench.measure.looks.stops_early`.
+    """
+    valid = {c.index: f for c, f in zip(comparisons, findings, strict=True) if c.verdict != INVALID}
     pooled = []
-    for (baseline, candidate), places in groups.items():
-        usable = [p for p in places if comparisons[p].verdict != INVALID and findings[p].effect is not None]
+    for (baseline, candidate), members in pooled_families(plan).items():
+        usable = [finding for index in members if (finding := valid.get(index)) and finding.effect]
         if len(usable) > 1:
-            estimates = [effect.estimate for p in usable if (effect := findings[p].effect)]
-            found = pool_points(estimates, confidence)
-            pooled.append(_describe_pool(baseline, candidate, found, len(places) - len(usable)))
+            estimates = [finding.effect.estimate for finding in usable if finding.effect]
+            found = pool_points(estimates, settings_of(plan).confidence)
+            if not all(finding.study.looks for finding in usable):
+                reason = "points have not been looked at yet, so an interval would be one look too many"
+                missing = {"interval": reason, "general_interval": reason}
+                found = replace(found, interval=None, general_interval=None, not_computed=missing)
+            pooled.append(_describe_pool(baseline, candidate, found, len(members) - len(usable)))
     return pooled
 
 
@@ -190,6 +195,9 @@ def _describe_pool(baseline: str, candidate: str, found: PooledEffect, left_out:
     if left_out:
         missing["points"] = f"{left_out} of {left_out + found.num_points} are not in it: INVALID, or not measured"
     spread = found.heterogeneity
+    for name, interval in (("interval", found.interval), ("general_interval", found.general_interval)):
+        if interval is not None and interval.half_width > WIDEST_HALF_WIDTH:
+            missing[name] = "it reaches beyond a factor of ten to each side"
     return Pooled(
         baseline=baseline,
         candidate=candidate,
@@ -207,6 +215,6 @@ def _describe_pool(baseline: str, candidate: str, found: PooledEffect, left_out:
 
 
 def _effect(estimate: Estimate, interval: Interval | None) -> Effect:
-    if interval is None:
+    if interval is None or interval.half_width > WIDEST_HALF_WIDTH:
         return Effect(to_percent(estimate.mean), None, None)
     return Effect(to_percent(estimate.mean), interval.low_pct, interval.high_pct)

@@ -69,7 +69,7 @@ def fill_comparison(
         output_changed=finding.tokens.output_changed,
         reasons=list(reasons),
         margin_pct=100 * settings.margin,
-        scope=finding.effect.scope if finding.effect else NO_UNITS,
+        scope=_scope(finding),
         bound=bound.label,
         alpha=finding.levels[0],
         p_value=finding.p_difference,
@@ -93,6 +93,15 @@ def fill_comparison(
         baseline_index=planned.baseline,
         candidate_index=planned.candidate,
     )
+
+
+def _scope(finding: Finding) -> str:
+    starts = finding.study.num_starts
+    if finding.effect is None:
+        return NO_UNITS
+    if finding.effect.num_processes == 1 and starts > 1:
+        return f"these {starts} starts of one process only"
+    return finding.effect.scope
 
 
 def _by_arm(units: UnitTable, figure: Any) -> dict[str, Any]:

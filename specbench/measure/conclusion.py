@@ -8,12 +8,12 @@ from typing import Any
 from specbench import encoding
 from specbench.measure.analysis import RunContext
 from specbench.measure.looks_file import read_looks
+from specbench.measure.plan_file import read_plan_file
 from specbench.measure.results_folder import ANALYSIS, ENVIRONMENT, PLAN, ResultsFolder, read_json
 from specbench.measure.session import read_question
 from specbench.records import Analysis
 from specbench.scenario.masking import mask_scenario
 from specbench.scenario.plan import RunPlan
-from specbench.scenario.plan_io import plan_from_json
 
 SWEEP = "sweep"
 
@@ -28,21 +28,13 @@ def conclude_question(path: Path, status: str) -> Analysis | None:
     """
     if not (path / PLAN).exists():
         return None
-    plan = read_run_plan(path)
+    plan = read_plan_file(path / PLAN)
     with ResultsFolder(path) as folder:
         if not folder.contents.trials:
             return None
         analysis = _analyze(folder, plan, status)
         folder.write(ANALYSIS, encoding.dumps(analysis, indent=2) + "\n")
     return analysis
-
-
-def read_run_plan(path: Path) -> RunPlan:
-    """``plan.json`` of a folder whose question was sized.
-
-    :raises ResultsError: it is not there, or damaged.
-    """
-    return plan_from_json(read_json(path / PLAN), str(path / PLAN))
 
 
 def _analyze(folder: ResultsFolder, plan: RunPlan, status: str) -> Analysis:

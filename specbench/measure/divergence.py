@@ -3,29 +3,26 @@
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 from specbench.measure.trials import MeasuredTrial
 from specbench.records import Divergence
 
-if TYPE_CHECKING:
-    from specbench.engine.models.loading import LoadedModel
-
 BASELINE = "A"
+Margin = Callable[[Sequence[int], int, int], float]
+"""Prefix, one token, another: logit of the first minus that of the second."""
 
 
-def find_divergence(
-    first: MeasuredTrial, second: MeasuredTrial, loaded: LoadedModel | None = None
-) -> Divergence | None:
+def find_divergence(first: MeasuredTrial, second: MeasuredTrial, margin: Margin | None = None) -> Divergence | None:
     """Where two trials over the same requests first differ, in workload order; None where they do not.
 
     The trials are two runs, one of each arm, or the two passes of a segment, each of which ran both arms: there a token
     belongs to the arm that ran the step in which it was committed, guard steps to the period after them. Of a trial
     that was cut by the clock, only what the other has too is compared.
 
-    :param loaded: weights to take the logit margin from; None leaves it out. No step may be in flight.
+    :param margin: prefix and two tokens to the difference of their logits; None leaves it out. No step may be in
+        flight.
     """
     whole = first.record.status == second.record.status == "complete"
     found = first_difference(first.outputs, second.outputs, whole=whole)
@@ -34,7 +31,7 @@ def find_divergence(
     if not _baseline_is_first(found, first, second):
         ours, theirs = found.baseline_token_id, found.candidate_token_id
         found = replace(found, baseline_token_id=theirs, candidate_token_id=ours)
-    return replace(found, margin=_measure_margin(found, first, loaded))
+    return replace(found, margin=_measure_margin(found, first, margin))
 
 
 def first_difference(
@@ -82,12 +79,10 @@ def _arm_of(trial: MeasuredTrial, found: Divergence) -> str | None:
     return None
 
 
-def _measure_margin(found: Divergence, trial: MeasuredTrial, loaded: LoadedModel | None) -> float | None:
+def _measure_margin(found: Divergence, trial: MeasuredTrial, margin: Margin | None) -> float | None:
     """Logit of the baseline's token minus that of the candidate's, both chosen from the same prefix."""
     ours, theirs = found.baseline_token_id, found.candidate_token_id
-    if loaded is None or ours is None or theirs is None:
+    if margin is None or ours is None or theirs is None:
         return None
-    from specbench.engine.scoring import logit_margin
-
     output = trial.outputs[found.request_id]
-    return logit_margin(loaded, [*trial.prompts[found.request_id], *output[: found.position]], ours, theirs)
+    return margin([*trial.prompts[found.request_id], *output[: found.position]], ours, theirs)

@@ -17,9 +17,10 @@ from specbench.stats.decomposition import StepCosts, decompose
 from specbench.stats.estimate import Estimate, to_percent
 from specbench.stats.processes import ProcessEstimate, estimate_processes
 from specbench.stats.sequential import Bound
+from specbench.stats.verdict import WIDEST_HALF_WIDTH
 
-WIDEST_PCT = 1e6
-"""An interval that reaches further says nothing."""
+WIDEST_PCT = to_percent(WIDEST_HALF_WIDTH)
+"""An interval that reaches further from its middle says nothing."""
 STEP = "step"
 NO_TOKENS = "an arm committed no token in a unit"
 
@@ -55,7 +56,7 @@ def make_effect(estimate: Estimate, bound: Bound, as_percent: Callable[[float], 
     if half is None or not math.isfinite(half):
         return Effect(mean, None, None)
     ends = as_percent(estimate.mean - half), as_percent(estimate.mean + half)
-    if max(abs(end) for end in ends) > WIDEST_PCT:
+    if max(abs(end - mean) for end in ends) > WIDEST_PCT:
         return Effect(mean, None, None)
     return Effect(mean, *ends)
 

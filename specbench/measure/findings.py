@@ -30,6 +30,11 @@ class Study:
     requests: Sequence[RequestRecord]
     looks: Sequence[LookRecord]
 
+    @property
+    def num_starts(self) -> int:
+        """Interpreters that measured it: more than its processes where one was resumed."""
+        return len({(trial.process, trial.start) for block in self.blocks for trial in block.trials})
+
 
 @dataclass(frozen=True, eq=False)
 class Finding:

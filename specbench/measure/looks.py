@@ -26,6 +26,7 @@ from specbench.stats.sequential import AnytimeBound, Bound, LookPlan, plan_looks
 from specbench.stats.verdict import Verdict, decide
 
 PLANNED, BUDGET = "planned", "budget"
+CANDIDATE_ROLE = "candidate"
 MIN_UNITS = 2
 """Units of a process without which it has no noise to estimate, and counts at no look."""
 
@@ -38,6 +39,39 @@ def settings_of(plan: RunPlan) -> AbSettings:
     if plan.settings is None:
         raise InputError(f"a plan of kind {plan.kind} compares nothing", where="plan.settings")
     return plan.settings
+
+
+def pooled_families(plan: RunPlan) -> dict[tuple[str, str], list[int]]:
+    """(baseline, candidate) -> its comparisons at the points of a sweep, pooled into one effect; two at least."""
+    families: dict[tuple[str, str], list[int]] = {}
+    for comparison in plan.comparisons:
+        baseline, candidate = plan.points[comparison.baseline], plan.points[comparison.candidate]
+        if comparison.role == CANDIDATE_ROLE and baseline.coordinates:
+            families.setdefault((baseline.variant, candidate.variant), []).append(comparison.index)
+    return {names: members for names, members in families.items() if len(members) > 1}
+
+
+def stops_early(plan: RunPlan) -> bool:
+    """May a look end a comparison before its plan or the budget does?
+
+    Not where effects are pooled: a mean over points that each stopped when it looked good has more noise than units of
+    a planned number show. Every comparison of such a plan is looked at once, at a moment that only time decides.
+    """
+    return settings_of(plan).stop_early and not pooled_families(plan)
+
+
+def has_ended(plan: RunPlan, comparison: int, looks: Iterable[LookRecord]) -> bool:
+    """Is no further unit of this comparison to be measured, whatever of its plan is missing?
+
+    :param looks: taken so far, of any comparison.
+    """
+    settles = stops_early(plan)
+    return any(look.is_last or (look.settled and settles) for look in looks if look.comparison == comparison)
+
+
+def _is_anytime(plan: RunPlan) -> bool:
+    """Without early stops there is one look, and nothing that any other could spend."""
+    return settings_of(plan).anytime and stops_early(plan)
 
 
 def family_alpha(plan: RunPlan) -> float:
@@ -59,7 +93,7 @@ def make_look_plan(
     sides = alpha if equivalence_alpha is None else equivalence_alpha
     if end < MIN_UNITS:
         return None
-    if not settings.stop_early:
+    if not stops_early(plan):
         return LookPlan(end, (end,), alpha, sides)
     looks = plan_looks(end, settings.num_looks, alpha=alpha, equivalence_alpha=sides)
     if settings.processes == 1:
@@ -117,7 +151,7 @@ def bound_of(
 ) -> Bound:
     """What the latest look of ``taken`` may claim."""
     sides = alpha if equivalence_alpha is None else equivalence_alpha
-    if settings_of(plan).anytime:
+    if _is_anytime(plan):
         return AnytimeBound(alpha, equivalence_alpha=sides)
     looks = make_look_plan(plan, comparison, alpha, sides)
     if looks is None or not taken.counts:
@@ -137,7 +171,7 @@ def p_values(
 ) -> tuple[float | None, float | None]:
     """p of no difference and p of an effect outside ``margin`` (log points), each over all looks taken."""
     alpha = family_alpha(plan)
-    if settings_of(plan).anytime:
+    if _is_anytime(plan):
         bound = AnytimeBound(alpha)
         return bound.p_over_looks(estimate), bound.equivalence_p(estimate, margin)
     difference = estimate.p_value()
@@ -183,11 +217,11 @@ def due_look(plan: RunPlan, comparison: int, num_units: int, previous: Iterable[
     settings, end = settings_of(plan), planned_end(plan, comparison)
     mine = [look for look in previous if look.comparison == comparison]
     seen = mine[-1].units if mine else 0
-    if (mine and (mine[-1].is_last or (mine[-1].settled and settings.stop_early))) or num_units <= seen:
+    if has_ended(plan, comparison, mine) or num_units <= seen:
         return False
     if num_units >= end:
         return True
-    if settings.anytime and settings.stop_early:
+    if _is_anytime(plan):
         return num_units >= (MIN_UNITS if settings.processes == 1 else MIN_PROCESSES)
     looks = make_look_plan(plan, comparison, family_alpha(plan))
     return looks is not None and any(seen < count <= num_units for count in looks.look_units)

@@ -5,14 +5,17 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
-from specbench.measure.ab_session import read_plan_file, run_session
+from specbench.measure.ab_session import run_session
 from specbench.measure.interruption import StopSignal
-from specbench.measure.looks import due_look, take_look
+from specbench.measure.looks import BUDGET, PLANNED, due_look, has_ended, take_look
 from specbench.measure.looks_file import append_look, read_looks
 from specbench.measure.observers import SessionObserver
+from specbench.measure.plan_file import read_plan_file
 from specbench.measure.recording import Kept
 from specbench.measure.results_folder import PLAN, ResultsFolder
 from specbench.measure.session import read_question
+from specbench.measure.so_far import measured_units
+from specbench.scenario.enumeration import planned_units
 from specbench.scenario.plan import RunPlan
 
 
@@ -53,10 +56,11 @@ def look_at_processes(path: Path, plan: RunPlan, complete: int) -> bool:
     looks = read_looks(path)
     for comparison in plan.comparisons:
         mine = [look for look in looks if look.comparison == comparison.index]
-        if not any(look.settled or look.is_last for look in mine) and due_look(plan, comparison.index, complete, mine):
+        if not has_ended(plan, comparison.index, mine) and due_look(plan, comparison.index, complete, mine):
             ends = complete == plan.settings.processes
-            look = take_look(plan, comparison.index, trials, mine, is_last=ends)
+            short = ends and measured_units(plan, comparison.index, trials) < planned_units(plan, comparison.index)
+            reason = BUDGET if short else PLANNED
+            look = take_look(plan, comparison.index, trials, mine, is_last=ends, reason=reason)
             append_look(path, look)
             looks.append(look)
-    over = {look.comparison for look in looks if look.settled or look.is_last}
-    return plan.settings.stop_early and len(over) == len(plan.comparisons)
+    return all(has_ended(plan, comparison.index, looks) for comparison in plan.comparisons)

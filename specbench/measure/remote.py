@@ -122,6 +122,18 @@ class RemoteSubject:
         about = {"process": {**who, "torch": self.torch["version"], "round_trip_us": self._server.round_trip_ns / 1e3}}
         return {**self._server.ask("describe")["description"], **about}
 
+    def identify(self) -> dict[str, Any]:
+        """Whose code, interpreter and weights these are: what halves of one measurement must have in common.
+
+        ``git`` is of the checkout that is imported, a hash of what is changed in it included; None outside of one.
+        """
+        hello = self._server.hello
+        return {
+            **{name: hello.get(name) for name in ("specbench", "imported_from", "git", "python")},
+            "torch": {name: self.torch.get(name) for name in ("version", "threads", "cpu_capability", "cuda")},
+            "weights": self.facts.fingerprint,
+        }
+
     def submit(self, prompt_token_ids: Sequence[int], params: SamplingParams, request_id: str) -> RemoteRequest:
         """See :class:`Subject`."""
         prompt, packed = list(prompt_token_ids), pack_settings(params)

@@ -13,9 +13,9 @@ from specbench.measure.driver import PlannedRequest, RequestSource
 from specbench.measure.json_lines import parse_line, split_lines
 from specbench.measure.results_folder import REQUESTS, TRIALS
 from specbench.records import RequestRecord, TrialRecord
+from specbench.scenario.conflicts import REPLAY
 from specbench.scenario.schema import Acceptance
 
-REPLAY = "replay"
 _ENDED = ("stop", "length")
 
 _Record = TypeVar("_Record", TrialRecord, RequestRecord)

@@ -12,6 +12,7 @@ import contextlib
 import errno
 import io
 import json
+import math
 import os
 import re
 from collections.abc import Iterable, Mapping, Sequence
@@ -269,13 +270,22 @@ def _not_stored(path: Path, error: OSError) -> StorageError:
     )
 
 
+def _refuse(constant: str) -> Any:
+    raise ValueError(f"{constant} is no JSON, so the file is damaged")
+
+
+def _parse_finite(text: str) -> float:
+    value = float(text)
+    return value if math.isfinite(value) else _refuse(text)
+
+
 def read_json(path: Path) -> dict[str, Any]:
     """Read one JSON object of a results folder.
 
     :raises ResultsError: it is not there, damaged, or of a newer schema.
     """
     try:
-        data = json.loads(path.read_text(encoding="utf-8"))
+        data = json.loads(path.read_text(encoding="utf-8"), parse_constant=_refuse, parse_float=_parse_finite)
     except FileNotFoundError:
         raise ResultsError("there is no such file; is this a results folder?", where=str(path)) from None
     except (OSError, ValueError) as error:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime
@@ -35,6 +36,7 @@ from specbench.scenario.yaml12 import dump_yaml
 
 DEFAULT_PARENT = Path("results")
 QUESTION = "question.json"
+ARMS = "arms.json"
 ABSENT = "absent"
 MAX_CHANGES = 4
 
@@ -124,7 +126,7 @@ def discard_question(path: Path, *, keep_folder: bool) -> None:
     """
     if (path / TRIALS).exists() and (path / TRIALS).stat().st_size:
         return
-    for name in (SCENARIO, ENVIRONMENT, QUESTION, PLAN, TRIALS, REQUESTS):
+    for name in (SCENARIO, ENVIRONMENT, QUESTION, ARMS, PLAN, TRIALS, REQUESTS):
         with contextlib.suppress(OSError):
             (path / name).unlink()
     if not keep_folder:
@@ -260,6 +262,36 @@ def join(
     else:
         return  # the start before measured nothing that this one could differ from
     folder.write(name, encoding.dumps(described, indent=2) + "\n")
+
+
+def join_process(folder: ResultsFolder, point_index: int, described: Mapping[str, Any]) -> None:
+    """The same for an arm in a process of its own, whose build, interpreter and weights ``arms.json`` keeps by point.
+
+    :param folder: entered.
+    :param described: what :meth:`~specbench.measure.remote.RemoteSubject.identify` says.
+    :raises ResultsError: trials of this point were measured with something else; names what differs.
+    :raises StorageError: it could not be written.
+    """
+    path = folder.path / ARMS
+    known = read_json(path).get("arms") if path.exists() else {}
+    if not isinstance(known, dict):
+        raise ResultsError("arms is damaged", where=str(path))
+    before, now = known.get(str(point_index)), encoding.to_json(described)
+    if before == now:
+        return
+    if before is not None and any(trial.point == point_index for trial in folder.contents.trials):
+        old, new = dict(_leaves(before)), dict(_leaves(now))
+        keys = [key for key in {**old, **new} if old.get(key, ABSENT) != new.get(key, ABSENT)]
+        shown = [f"{key}: {_short(old.get(key, ABSENT))} -> {_short(new.get(key, ABSENT))}" for key in keys]
+        _refuse(folder.path, [f"the process of point {point_index}: {', '.join(shown)}"])
+    arms = {**known, str(point_index): now}
+    folder.write(ARMS, encoding.dumps({"schema_version": SCHEMA_VERSION, "arms": arms}, indent=2) + "\n")
+
+
+def _short(value: Any) -> str:
+    """A hash by its beginning, anything else in full."""
+    text = str(value)
+    return text[:12] if re.fullmatch("[0-9a-f]{13,}", text) else text
 
 
 def _next_name(path: Path, name: str) -> str:

@@ -6,13 +6,13 @@ from dataclasses import replace
 from pathlib import Path
 
 from specbench.errors import EngineError, InputError, ResultsError
-from specbench.measure.ab_session import join_arm, read_plan_file, write_plan_file
 from specbench.measure.arms import Arms, OpenArm
 from specbench.measure.clock import Clock, SystemClock, iso_utc
 from specbench.measure.driver import RequestSource
 from specbench.measure.interruption import StopSignal
 from specbench.measure.load import WarmUpSource
 from specbench.measure.observers import SessionObserver
+from specbench.measure.plan_file import join_arm, read_plan_file, write_plan_file
 from specbench.measure.recording import Kept
 from specbench.measure.replay import replay_recorded
 from specbench.measure.results_folder import PLAN, ResultsFolder

@@ -17,6 +17,8 @@ EXPOSED, HIDDEN = 0.9, 0.1
 DIFFERENT = (Verdict.FASTER.value, Verdict.SLOWER.value)
 CLEARLY = 1.5
 """Half widths of its interval by which a range must have moved to be spoken of: there are many ranges."""
+ECHO = (0.7, 1.3)
+"""Ratio of two ranges' changes between which they are one change, seen in a range and in the one around it."""
 ACCEPTANCE_GAP = 5e-4
 BUDGET = "budget"
 _PARTS = {
@@ -36,6 +38,7 @@ class Occasion:
     :param last_look: None where no look was taken; ``planned_end`` units (processes) were planned.
     :param is_interrupted: the command was, so that more may follow.
     :param injected: arm -> known defect put into it on purpose.
+    :param num_starts: interpreters that measured, over all processes.
     """
 
     family_size: int
@@ -44,12 +47,13 @@ class Occasion:
     counts_processes: bool = False
     is_interrupted: bool = False
     injected: dict[str, dict[str, object]] | None = None
+    num_starts: int = 1
 
 
 def put_in_words(comparison: Comparison, occasion: Occasion) -> list[str]:
     """Every sentence that applies, the most telling first."""
     sentences = [line for speak in _SPEAKERS for line in speak(comparison)]
-    return [*sentences, *_of_occasion(comparison, occasion)]
+    return [*sentences, *say_scope(comparison, occasion), *_of_occasion(comparison, occasion)]
 
 
 def say_where_it_comes_from(comparison: Comparison) -> list[str]:
@@ -72,8 +76,18 @@ def say_hidden_work(comparison: Comparison) -> list[str]:
     if comparison.verdict in DIFFERENT:
         return []
     moved = [(name, effect) for name, effect in comparison.ranges.items() if _is_moved(name, effect)]
-    moved.sort(key=lambda item: -abs(item[1].candidate_us - item[1].baseline_us))
-    return [_describe_range(comparison, name, effect) for name, effect in moved[:MOST_RANGES]]
+    moved.sort(key=lambda item: -abs(_change_us(item[1])))
+    told: list[tuple[str, RangeEffect]] = []
+    for name, effect in moved:
+        # A range around another one moves with it, and is no second finding.
+        change = _change_us(effect)
+        if not any(ECHO[0] < change / _change_us(other) < ECHO[1] for _, other in told if _change_us(other)):
+            told.append((name, effect))
+    return [_describe_range(comparison, name, effect) for name, effect in told[:MOST_RANGES]]
+
+
+def _change_us(effect: RangeEffect) -> float:
+    return effect.candidate_us - effect.baseline_us
 
 
 def _is_moved(name: str, effect: RangeEffect) -> bool:
@@ -84,7 +98,7 @@ def _is_moved(name: str, effect: RangeEffect) -> bool:
 
 
 def _describe_range(comparison: Comparison, name: str, effect: RangeEffect) -> str:
-    change = effect.candidate_us - effect.baseline_us
+    change = _change_us(effect)
     direction = "less" if change < 0 else "more"
     interval = f"{effect.delta_pct:+.1f}%, interval {effect.ci_low_pct:+.1f}% to {effect.ci_high_pct:+.1f}%"
     negligible = comparison.verdict.endswith("NEGLIGIBLE")
@@ -152,9 +166,14 @@ def say_how_much_is_missing(comparison: Comparison) -> list[str]:
     return lines
 
 
-def say_scope(comparison: Comparison) -> list[str]:
-    """That one process is one memory layout."""
-    if comparison.n_processes != 1:
+def say_scope(comparison: Comparison, occasion: Occasion) -> list[str]:
+    """That one process is one memory layout, and a resumed one is several that nobody planned."""
+    planned, starts = comparison.n_processes, occasion.num_starts
+    if starts > planned > 0:
+        noun = "the process" if planned == 1 else f"{planned} processes"
+        line = f"Measured in {starts} starts of {noun} (resumed): each has its own memory layout and tuning, "
+        return [f"{line}which the interval takes for noise of units (--processes 4 or more covers it)."]
+    if planned != 1:
         return []
     return [
         "One process was measured: another start may differ by its memory layout and tuning (--processes 4 or more)."
@@ -185,7 +204,6 @@ _SPEAKERS: tuple[Callable[[Comparison], list[str]], ...] = (
     say_tokens,
     say_acceptance,
     say_how_much_is_missing,
-    say_scope,
     say_order,
     say_label,
 )

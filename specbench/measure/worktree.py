@@ -20,6 +20,7 @@ from specbench.errors import EngineError, InputError
 from specbench.measure.server_process import SERVER_FILE
 
 WHERE = "--baseline-ref"
+_PREFIX = "specbench-worktree-"
 _PACKAGE = Path("specbench", "__init__.py")
 _ENDING = (signal.SIGTERM, signal.SIGHUP)
 # Set inside git's own hooks, they would send every command here to another repository.
@@ -60,8 +61,8 @@ class _Repository:
 def open_worktree(revision: str) -> Iterator[Worktree]:
     """Check ``revision`` out beside the checkout that runs, or else the one of the current folder.
 
-    The folder goes when the block is left: by an error, Ctrl-C, SIGTERM and SIGHUP too. After a SIGKILL, ``git worktree
-    prune`` and the system's cleaning of temporary folders do it.
+    The folder goes when the block is left: by an error, Ctrl-C, SIGTERM and SIGHUP too. After a SIGKILL,
+    :func:`remove_left_behind` or the system's cleaning of temporary folders do it.
 
     :raises InputError: no checkout, no such commit, one too old to be an arm, or no git.
     :raises EngineError: git could not check it out.
@@ -70,15 +71,35 @@ def open_worktree(revision: str) -> Iterator[Worktree]:
     commit = _resolve(repository, revision)
     _require_server(repository, revision, commit)
     with _exit_on_signals():
-        folder = Path(tempfile.mkdtemp(prefix="specbench-worktree-"))
+        folder = Path(tempfile.mkdtemp(prefix=_PREFIX))
         path = folder / commit[:12]
         try:
             _add(repository, path, commit)
             yield Worktree(path / repository.prefix, commit)
         finally:
-            _git(repository.top, "worktree", "remove", "--force", str(path))
-            shutil.rmtree(folder, ignore_errors=True)
-            _git(repository.top, "worktree", "prune")
+            _remove(repository.top, path, folder)
+
+
+def remove_left_behind(path: Path) -> None:
+    """Remove the checkout of an :func:`open_worktree` whose process was killed.
+
+    :param path: of its :class:`Worktree`. To any other folder nothing is done.
+    """
+    folder = next((parent for parent in path.parents if parent.name.startswith(_PREFIX)), None)
+    if folder is None or ".." in path.parts or not folder.is_dir():
+        return
+    checkout = folder / path.relative_to(folder).parts[0]
+    found = _git(checkout, "rev-parse", "--git-common-dir")
+    # Of a copy that is half gone git knows nothing; then the next prune ends what the repository still says of it.
+    repository = checkout / found.stdout.strip() if found.returncode == 0 else folder
+    _remove(repository, checkout, folder)
+
+
+def _remove(repository: Path, checkout: Path, folder: Path) -> None:
+    _git(repository, "worktree", "remove", "--force", str(checkout))
+    shutil.rmtree(folder, ignore_errors=True)
+    if repository != folder:
+        _git(repository, "worktree", "prune")
 
 
 def _find_repository() -> _Repository:

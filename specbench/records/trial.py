@@ -226,7 +226,8 @@ class TrialRecord:
     :param planned_requests: requests of the workload; fewer lines than that means that the trial was cut.
     :param comparison: index of the plan's comparison, None outside ``ab``; ``arm`` is ``A`` (the baseline) or
         ``B``, None for a mirrored pass, which runs both.
-    :param process: number of the fresh process; ``unit`` the unit of a run in a ``runs`` design.
+    :param process: number of the fresh process; ``start`` counts interpreters that measured for it: a resumed command
+        is another one; ``unit`` the unit of a run in a ``runs`` design.
     :param periods: of a mirrored pass, in order.
     :param divergence: of the block whose last trial this is, None where both arms' tokens are equal.
     :param injected: known defect put into an arm on purpose, by ``selftest`` and tests.
@@ -262,6 +263,7 @@ class TrialRecord:
     comparison: int | None = None
     arm: str | None = None
     process: int = 0
+    start: int = 0
     unit: int | None = None
     periods: list[Period] = field(default_factory=list)
     divergence: Divergence | None = None

@@ -63,7 +63,11 @@ def verdict_line(comparison: Comparison) -> str:
 def lead_blocks(comparison: Comparison) -> list[Block]:
     """What is read first: what to make of it, the effect, every key that differs, and how it was measured."""
     blocks: list[Block] = [Prose(tuple(comparison.in_words))] if comparison.in_words else []
-    return [*blocks, _result_table(comparison), _differences(comparison), Facts(_design_facts(comparison))]
+    return [*blocks, *_measured_blocks(comparison)]
+
+
+def _measured_blocks(comparison: Comparison) -> list[Block]:
+    return [_result_table(comparison), _differences(comparison), Facts(_design_facts(comparison))]
 
 
 def why_blocks(comparison: Comparison) -> list[Block]:
@@ -77,10 +81,14 @@ def evidence(comparison: Comparison) -> Facts:
     return Facts(_evidence_facts(comparison), title="Evidence", folded=True)
 
 
-def comparison_blocks(comparison: Comparison) -> tuple[Block, ...]:
-    """One of several comparisons, in whole; why it is INVALID comes before everything."""
+def comparison_blocks(comparison: Comparison, *, is_told_before: bool = False) -> tuple[Block, ...]:
+    """One of several comparisons, in whole; why it is INVALID comes before everything.
+
+    :param is_told_before: what to make of it stands above all comparisons.
+    """
     reasons: list[Block] = [Prose(tuple(comparison.reasons), "bad")] if comparison.reasons else []
-    rest = [*lead_blocks(comparison), *why_blocks(comparison), evidence(comparison)]
+    lead = _measured_blocks(comparison) if is_told_before else lead_blocks(comparison)
+    rest = [*lead, *why_blocks(comparison), evidence(comparison)]
     gates: list[Block] = [GateList(sort_gates(comparison.gates), brief=True)] if comparison.gates else []
     return (*reasons, *rest, *gates)
 
@@ -250,7 +258,9 @@ def _p_words(comparison: Comparison) -> str:
         return NOT_COMPUTED
     alone = comparison.p_holm is None or comparison.p_holm == comparison.p_value
     holm = "" if alone else f", Holm {p_words(comparison.p_holm)}"
-    return f"{p_words(comparison.p_value)}{holm}"
+    # Over looks it is only known up to 0.5; from there on it is given as 1.
+    p_value = "> 0.5" if comparison.p_value >= 1 else p_words(comparison.p_value)
+    return f"{p_value}{holm}"
 
 
 def _resolution_words(comparison: Comparison) -> str:

@@ -6,8 +6,8 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 
 from specbench.records import INVALID, Analysis, Comparison, Effect, Pooled
-from specbench.report.comparison import verdict_line
-from specbench.report.layout import Block, Cell, Facts, Quantity, Span, Table, Word
+from specbench.report.comparison import arms_words, verdict_line
+from specbench.report.layout import NUM_SHOWN_SECTIONS, Block, Cell, Facts, Prose, Quantity, Span, Table, Word
 from specbench.report.words import (
     NOT_COMPUTED,
     confidence_words,
@@ -54,14 +54,30 @@ def _pooled_headline(pooled: Pooled) -> str:
 
 def summary_blocks(analysis: Analysis) -> tuple[Block, ...]:
     """What is read first where there are several comparisons."""
+    words = told_first(analysis.comparisons)
     whole = [item for item in analysis.comparisons if item.role not in STUDY_ROLES]
     study = [item for item in analysis.comparisons if item.role in STUDY_ROLES]
-    blocks: list[Block] = [summary_table(whole)] if whole else []
+    blocks: list[Block] = [Prose(words)] if words else []
+    if whole:
+        blocks.append(summary_table(whole))
     if study:
         blocks.append(pays_table(study))
     confidence = analysis.comparisons[0].confidence if analysis.comparisons else 0.95
     blocks += [pooled_facts(pooled, confidence) for pooled in analysis.pooled]
     return tuple(blocks)
+
+
+def told_first(comparisons: Sequence[Comparison]) -> tuple[str, ...]:
+    """What to make of each comparison, before everything else; where there are many it stays with each.
+
+    What holds for all of them is said once.
+    """
+    if len(comparisons) > NUM_SHOWN_SECTIONS:
+        return ()
+    lines = dict.fromkeys(line for item in comparisons for line in item.in_words)
+    of_all = [line for line in lines if all(line in item.in_words for item in comparisons)]
+    own = [f"{arms_words(item)}: {line}" for item in comparisons for line in item.in_words if line not in of_all]
+    return (*own, *of_all)
 
 
 def summary_table(comparisons: Sequence[Comparison]) -> Table:

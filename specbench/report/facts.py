@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import PurePath
 from typing import Any
 
-from specbench.records import Analysis, Point
-from specbench.report.words import plural, value_words
+from specbench.records import Analysis, Difference, Point
+from specbench.report.words import plural, setting_words
 
+CHECKOUT = "process.worktree"
 Pairs = tuple[tuple[str, str], ...]
 
 
@@ -41,6 +44,35 @@ def setup_facts(analysis: Analysis) -> Pairs:
         ("started", analysis.started_utc or ""),
     ]
     return tuple((name, text) for name, text in facts if text)
+
+
+def name_checkouts(analysis: Analysis) -> Analysis:
+    """Arms that ran another checkout, named by its folder alone (the commit, for ``--baseline-ref``), not by where it
+    lies on the machine; what ran the installed specbench, by the revision of that.
+    """
+    here = _specbench(analysis.environment)
+    compared = [
+        replace(item, differences=[_name_checkout(difference, here) for difference in item.differences])
+        for item in analysis.comparisons
+    ]
+    return replace(analysis, comparisons=compared)
+
+
+def _name_checkout(difference: Difference, here: str) -> Difference:
+    if difference.key != CHECKOUT:
+        return difference
+    baseline, candidate = (
+        PurePath(place).name if isinstance(place, str) else f"none: {here}" if here else place
+        for place in (difference.baseline, difference.candidate)
+    )
+    return replace(difference, baseline=baseline, candidate=candidate)
+
+
+def _specbench(environment: Mapping[str, Any]) -> str:
+    """``0.1.0, git 0123456789ab with changes``: the specbench that ran the command."""
+    git = environment.get("git") or {}
+    revision, dirty = git.get("revision"), " with changes" if git.get("dirty") else ""
+    return _join(environment.get("specbench"), f"git {revision[:12]}{dirty}" if revision else None)
 
 
 def _varied_keys(analysis: Analysis) -> frozenset[str]:
@@ -77,7 +109,7 @@ def _workload(workload: Any, varied: frozenset[str]) -> str:
     for key, name in (("isl", "ISL"), ("osl", "OSL cap"), ("num_requests", "requests"), ("concurrency", "concurrency")):
         value = workload.get(key)
         if value is not None and not _varies(f"workload.{key}", varied):
-            shown.append(f"{name} {value_words(value)}")
+            shown.append(f"{name} {setting_words(value)}")
     return _join(*shown)
 
 
@@ -120,7 +152,7 @@ def _lengths(point: Point) -> str:
 
 
 def _measured(point: Point) -> str:
-    trials = f"{point.trials} trials, " if point.trials > 1 else ""
+    trials = f"{point.trials:,} trials, " if point.trials > 1 else ""
     counts = ", ".join(
         plural(count, noun)
         for count, noun in ((point.requests, "request"), (point.committed_tokens, "token"), (point.steps, "step"))
@@ -139,11 +171,9 @@ def _warmup(analysis: Analysis) -> str:
 
 def summarize_environment(environment: Mapping[str, Any]) -> Pairs:
     """The environment in a few lines; what is unknown is left out."""
-    cpu, git, torch = (environment.get(key) or {} for key in ("cpu", "git", "torch"))
+    cpu, torch = (environment.get(key) or {} for key in ("cpu", "torch"))
     cores = f"{cpu['usable_cores']} cores" if cpu.get("usable_cores") else None
     memory = environment.get("memory_bytes")
-    revision = git.get("revision")
-    dirty = " with changes" if git.get("dirty") else ""
     threads = f"{torch['threads']} threads" if torch.get("threads") else None
     packages = environment.get("packages") or {}
     lines = [
@@ -153,10 +183,7 @@ def summarize_environment(environment: Mapping[str, Any]) -> Pairs:
         ("OS", _join(environment.get("os"), environment.get("libc"))),
         ("Python", environment.get("python") or ""),
         ("torch", _join(torch.get("version") or packages.get("torch"), threads)),
-        (
-            "specbench",
-            _join(environment.get("specbench"), f"git {revision[:12]}{dirty}" if revision else None),
-        ),
+        ("specbench", _specbench(environment)),
         ("governor", environment.get("governor") or ""),
         ("load before", ", ".join(f"{load:g}" for load in environment.get("load_average") or ())),
     ]

@@ -12,14 +12,14 @@ import pandas as pd
 from specbench import encoding
 from specbench.errors import ResultsError
 from specbench.records import Analysis, Comparison
-from specbench.report.formats.csv import flatten_comparison, flatten_point
+from specbench.report.formats.csv import flatten_comparison, flatten_points
 from specbench.report.reading import analysis_path, read_analysis
 
 NESTED = ("steps", "ranges", "device_busy")
 """Raw columns of a trial line that are no scalar: they stay in ``trials.jsonl``."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Results:
     """One row a point, a comparison, a unit of analysis, a trial, a request. Columns are named as in the files and the
     CSV; sweep coordinates have a column each, named by the scenario's key in full.
@@ -36,6 +36,12 @@ class Results:
     ranges: pd.DataFrame
     analysis: Analysis
 
+    def __repr__(self) -> str:
+        """What there is of each, in one line."""
+        names = ("points", "comparisons", "trials", "requests", "units", "ranges")
+        counts = ", ".join(f"{name}: {len(getattr(self, name)):,}" for name in names)
+        return f"<Results of {self.analysis.kind} {self.analysis.scenario.get('name') or 'unnamed'}: {counts}>"
+
 
 def load_results(path: str | Path) -> Results:
     """Read a results folder, or the ``analysis.json`` in one (then trials and requests come from beside it).
@@ -44,9 +50,9 @@ def load_results(path: str | Path) -> Results:
     """
     analysis = read_analysis(Path(path))
     folder = analysis_path(Path(path)).parent
-    compared = analysis.comparisons
+    compared, axes = analysis.comparisons, [point.axes for point in analysis.points]
     return Results(
-        points=pd.DataFrame([_with_axes(flatten_point(point), point.axes) for point in analysis.points]),
+        points=pd.DataFrame([_with_axes(*found) for found in zip(flatten_points(analysis), axes, strict=True)]),
         comparisons=pd.DataFrame([_with_axes(flatten_comparison(item), item.point) for item in compared]),
         trials=_frame(folder / "trials.jsonl", NESTED),
         requests=_frame(folder / "requests.jsonl", ()),

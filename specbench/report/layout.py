@@ -9,6 +9,8 @@ from specbench.records import Gate
 
 NOT_MEASURED = "not measured"
 MISSING = "-"
+NUM_SHOWN_SECTIONS = 6
+"""With more points or comparisons than this, a terminal shows the table of all of them alone."""
 
 
 @dataclass(frozen=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from pathlib import Path
 from typing import Any
 
@@ -27,9 +28,18 @@ def read_analysis(path: Path) -> Analysis:
     return encoding.from_json(Analysis, _read_object(file), str(file))
 
 
+def _refuse(constant: str) -> Any:
+    raise ValueError(f"{constant} is no JSON, so the file is damaged")
+
+
+def _parse_finite(text: str) -> float:
+    value = float(text)
+    return value if math.isfinite(value) else _refuse(text)
+
+
 def _read_object(path: Path) -> dict[str, Any]:
     try:
-        data = json.loads(path.read_text(encoding="utf-8"))
+        data = json.loads(path.read_text(encoding="utf-8"), parse_constant=_refuse, parse_float=_parse_finite)
     except FileNotFoundError:
         raise ResultsError(
             "there is no such file",

@@ -11,11 +11,11 @@ from specbench.report.comparison import (
     verdict_line,
     why_blocks,
 )
-from specbench.report.comparison_summary import ab_headline, summary_blocks
+from specbench.report.comparison_summary import ab_headline, summary_blocks, told_first
 from specbench.report.definitions import COMPARISON_DEFINITIONS, DEFINITIONS, HOLM, POOLED, WIDE_DEFINITIONS
-from specbench.report.facts import run_facts, setup_facts, summarize_environment
-from specbench.report.layout import Block, Facts, Quantity, Report, Section, sort_gates
-from specbench.report.sweep import NUM_SHOWN_SECTIONS, point_sections, sweep_blocks, sweep_headline, wide_table
+from specbench.report.facts import name_checkouts, run_facts, setup_facts, summarize_environment
+from specbench.report.layout import NUM_SHOWN_SECTIONS, Block, Facts, Quantity, Report, Section, sort_gates
+from specbench.report.sweep import point_sections, sweep_blocks, sweep_headline, wide_table
 from specbench.report.words import tone_of
 
 __all__ = ["DEFINITIONS", "Report", "build_report"]
@@ -23,6 +23,7 @@ __all__ = ["DEFINITIONS", "Report", "build_report"]
 
 def build_report(analysis: Analysis) -> Report:
     """Arrange an analysis for people."""
+    analysis = name_checkouts(analysis)
     headline, sections, definitions, tone = _arrange(analysis)
     verdict = _verdict(analysis)
     prefix = "" if verdict == "valid" or verdict in headline else f"{verdict}: "
@@ -92,10 +93,11 @@ def _single(analysis: Analysis, setup: Section) -> tuple[Section, ...]:
 
 
 def _comparison_sections(analysis: Analysis) -> tuple[Section, ...]:
+    is_told = bool(told_first(analysis.comparisons))
     return tuple(
         Section(
             arms_words(item),
-            comparison_blocks(item),
+            comparison_blocks(item, is_told_before=is_told),
             headline=verdict_line(item),
             tone=tone_of(item.verdict),
             anchor=f"comparison-{item.index}",

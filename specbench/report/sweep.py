@@ -6,13 +6,11 @@ from collections.abc import Sequence
 from typing import Any
 
 from specbench.records import Analysis, Point
-from specbench.report.layout import Block, Cell, Quantity, Section, Table
+from specbench.report.layout import NUM_SHOWN_SECTIONS, Block, Cell, Quantity, Section, Table
 from specbench.report.point_tables import point_tables
 from specbench.report.words import plural, point_words, short_keys, value_words
 
 FAILED = "failed"
-NUM_SHOWN_SECTIONS = 6
-"""With more points than this, a terminal shows the table alone."""
 _COLUMNS = ("tok/s", "per user", "accept.", "TTFT p50", "TPOT p50", "step", "device", "exposed")
 
 

@@ -83,6 +83,12 @@ def value_words(value: Any) -> str:
     return json.dumps(value, ensure_ascii=False, default=str)
 
 
+def setting_words(value: Any) -> str:
+    """A value within a sentence: numbers as every other figure is written (``2,048``)."""
+    is_number = isinstance(value, int) and not isinstance(value, bool)
+    return f"{value:,}" if is_number else value_words(value)
+
+
 def short_keys(keys: Iterable[str]) -> dict[str, str]:
     """Full keys with the shortest ends that still tell them apart: ``workload.concurrency`` -> ``concurrency``."""
     names = list(dict.fromkeys(keys))
@@ -93,9 +99,14 @@ def short_keys(keys: Iterable[str]) -> dict[str, str]:
 def point_words(point: Mapping[str, Any]) -> str:
     """Sweep coordinates: ``concurrency 4, draft_len 5``."""
     short = short_keys(point)
-    return ", ".join(f"{short[key]} {value_words(value)}" for key, value in point.items())
+    return ", ".join(f"{short[key]} {setting_words(value)}" for key, value in point.items())
 
 
 def duration_words(seconds: float) -> str:
-    """``42.0 s``, ``3.5 min``."""
-    return f"{seconds:.1f} s" if seconds < 120 else f"{seconds / 60:.1f} min"
+    """``1 ms``, ``42.0 s``, ``3.5 min``, ``2.5 hours``, ``3.1 days``."""
+    if seconds < 1:
+        return f"{seconds * 1000:.3g} ms"
+    for size, name, most in ((1, "s", 120), (60, "min", 120), (3600, "hours", 48)):
+        if seconds / size < most:
+            return f"{seconds / size:.1f} {name}"
+    return f"{seconds / 86400:,.1f} days"

@@ -7,11 +7,12 @@ from itertools import combinations
 from typing import Any
 
 from specbench.errors import ScenarioError
+from specbench.scenario.conflicts import REPLAY
 from specbench.scenario.contributions import Arm, list_contributions, list_parts
 from specbench.scenario.designs import choose_design
 from specbench.scenario.differences import find_differences, refuse_unlike, weakest
 from specbench.scenario.places import shorten
-from specbench.scenario.plan import AbSettings, ComparisonPlan, Question
+from specbench.scenario.plan import MIRRORED, RUNS, AbSettings, ComparisonPlan, Question
 from specbench.scenario.point_book import PointBook
 from specbench.scenario.resolve import ResolvedScenario
 from specbench.scenario.settled import write_scenario
@@ -78,6 +79,8 @@ class PairBook(PointBook):
         differences = find_differences(before, after)
         same_process = before.process is None and after.process is None
         design, why = choose_design(self._requested_design, differences, same_process=same_process)
+        if design == MIRRORED and before.acceptance.mode == REPLAY and before.acceptance.source is None:
+            design, why = _whole_runs(self._requested_design)
         index = len(self.comparisons)
         exactness = weakest(differences)
         self.comparisons.append(
@@ -109,3 +112,17 @@ class PairBook(PointBook):
             scenario=write_scenario(base),
             notes=tuple(self.notes),
         )
+
+
+def _whole_runs(requested: str) -> tuple[str, str]:
+    """The design of arms that replay what the baseline accepts in the same command: it is recorded run by run.
+
+    :raises ScenarioError: another design was asked for.
+    """
+    if requested == MIRRORED:
+        raise ScenarioError(
+            "accepted lengths are recorded from whole runs of the baseline, and a mirrored segment is cut",
+            where="measure.design",
+            hint="acceptance.source, a folder of a run to replay; or measure.design=runs",
+        )
+    return RUNS, "acceptance is replayed from the baseline, whose lengths are recorded run by run"

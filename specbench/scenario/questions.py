@@ -165,7 +165,21 @@ def _ask_ab(
         for candidate in arms[1:]:
             book.compare(arms[0], candidate, point.coordinates, each=each, pairs=pairs)
         book.refuse_twins(arms[1:])
+    for line in _unused(base.scenario.measure):
+        book.note(line)
     return book.ask(AB, base, read_settings(base.scenario.measure))
+
+
+def _unused(measure: Measure) -> list[str]:
+    """What a scenario that other commands share sets, and a comparison has no use for."""
+    lines = []
+    if measure.timeout is not None:
+        lines.append("measure.timeout has no part in ab: a run that is cut is half of no pair; measure.budget ends it")
+    if measure.repeats != 1:
+        lines.append("measure.repeats has no part in ab: measure.max_units and measure.budget say how much is measured")
+    if measure.steps is not None:
+        lines.append("measure.steps has no part in ab: nothing is profiled")
+    return lines
 
 
 @dataclass(frozen=True)

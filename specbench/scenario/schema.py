@@ -254,8 +254,9 @@ class Measure(Section):
     period_steps: Annotated[int, Field(ge=1, le=10_000)] = Field(
         default=8, description="ab, mirrored: timed steps of a period"
     )
-    guard_steps: Annotated[int, Field(ge=0, le=1000)] = Field(
-        default=1, description="ab, mirrored: steps after each switch that are in no figure"
+    guard_steps: Annotated[int, Field(ge=1, le=1000)] = Field(
+        default=1,
+        description="ab, mirrored: steps after each switch that are in no figure; the first one fills buffers anew",
     )
     quads_per_segment: Annotated[int, Field(ge=1, le=1000)] = Field(
         default=4, description="ab, mirrored: units a segment gives, four periods each"

@@ -13,8 +13,8 @@ from specbench.stats.power import DEFAULT_POWER, detectable_effect, units_for_ef
 from specbench.stats.sequential import Bound
 
 DEFAULT_MARGIN = 0.005
-_WIDEST_HALF_WIDTH = 20.0
-"""Log points. An early look reaches thousands; a factor of e^20 to each side is no interval to print."""
+WIDEST_HALF_WIDTH = math.log(10)
+"""Log points. An early look reaches thousands; more than a factor of ten to each side is no interval to print."""
 
 
 class Verdict(str, Enum):
@@ -109,7 +109,10 @@ def decide(
     interval, missing = _interval(estimate, bound)
     verdict = Verdict.INVALID if invalid_reasons else choose_verdict(interval, equivalence)
     effects = [detectable_effect(error, bound, power) for error in estimate.errors]
-    mde = max((effect for effect in effects if math.isfinite(effect)), default=None) if interval else None
+    mde = max(effects, default=None) if interval else None
+    if mde is not None and mde > WIDEST_HALF_WIDTH:
+        missing["mde"] = f"{estimate.num_units} units could have shown no effect below a factor of ten"
+        mde = None
     inconclusive = verdict is Verdict.INCONCLUSIVE
     units_needed = _units_needed(estimate, equivalence.margin, bound, power) if inconclusive else None
     if inconclusive and units_needed is None:
@@ -143,7 +146,7 @@ def choose_verdict(interval: Interval | None, equivalence: EquivalenceTest) -> V
 def _interval(estimate: Estimate, bound: Bound) -> tuple[Interval | None, dict[str, str]]:
     """The interval at ``bound``, or why neither it nor the smallest effect can be computed."""
     half = estimate.half_width(bound.difference_critical)
-    if half is not None and half <= _WIDEST_HALF_WIDTH:
+    if half is not None and half <= WIDEST_HALF_WIDTH:
         return Interval(estimate.mean - half, estimate.mean + half, bound.confidence), {}
     reason = f"{estimate.num_units} units are too few for an interval at {bound.label}"
     if half is None:

@@ -357,3 +357,40 @@ def test_an_interruption_reaches_a_fresh_process(scenario: Path) -> None:
     assert process.returncode == 130, errors
     assert errors.count("error: ") == 1
     assert read("out", "analysis.json")["status"] == "interrupted"
+
+
+def test_a_fresh_process_that_is_interrupted_while_it_starts_up_ends_as_any_other(
+    scenario: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from specbench.cli import ab_process
+    from specbench.errors import InterruptedRunError
+    from specbench.measure import fresh_process
+
+    def run_fresh(target: str, arguments: list[str], **_: Any) -> str:
+        if arguments[1] == "0":
+            return ab_process.main(*arguments)
+        raise InterruptedRunError("the process was interrupted", where=target)
+
+    monkeypatch.setattr(fresh_process, "run_fresh", run_fresh)
+    asked = ["ab", str(scenario), "--baseline", "off", "--processes", "4", "--out", "out"]
+    assert main([*asked, "--set", "measure.max_units=8"]) == 130
+    output, errors = capsys.readouterr()
+    assert errors.count("error: ") == 1
+    assert "what was measured is kept in out" in errors
+    assert "specbench ab --resume out" in errors
+    assert read("out", "analysis.json")["status"] == "interrupted"
+    assert comparisons()[0]["n_units"] == 2
+    assert "INCONCLUSIVE" in output
+
+
+@pytest.mark.slow
+def test_an_interruption_reaches_a_fresh_process_that_still_starts_up(scenario: Path) -> None:
+    process = start("ab", scenario, *LONG, "--processes", "2")
+    assert process.stderr is not None
+    assert any("process 1 of 2" in line for line in process.stderr)
+    process.send_signal(signal.SIGINT)
+    _, errors = process.communicate(timeout=60)
+    assert process.returncode == 130, errors
+    assert errors.count("error: ") == 1
+    assert "interrupted; nothing was measured yet in out" in errors
+    assert "specbench ab --resume out" in errors

@@ -174,6 +174,25 @@ def test_output_that_cannot_be_written_is_one_message() -> None:
     assert done.stderr == "error: No space left on device: output is lost\n"
 
 
+@pytest.mark.parametrize(("argv", "code"), [("list presets", 0), ("check nowhere.yaml", 2), ("--version", 0)])
+@pytest.mark.parametrize("closed", [">&-", "2>&-", ">&- 2>&-", "<&- >&- 2>&-"])
+def test_closed_streams_keep_the_exit_code(argv: str, code: int, closed: str) -> None:
+    command = f"{sys.executable} -m specbench {argv} {closed}"
+    done = subprocess.run(command, shell=True, capture_output=True, text=True, check=False, cwd=ROOT)
+    assert done.returncode == code
+    assert "Traceback" not in done.stderr
+    if closed == "2>&-":
+        assert bool(done.stdout) == (code == 0)  # what was meant for stderr does not land here
+
+
+def test_nothing_is_opened_in_the_place_of_a_closed_stream() -> None:
+    program = "import os\nfrom specbench.cli.app import main\nmain(['--version'])\nfile = open('/dev/zero')\n"
+    program += "os.write(3, f'{file.fileno() > 2} {os.readlink(\"/proc/self/fd/1\")}'.encode())"
+    command = f"{sys.executable} -c '{program.replace(chr(39), chr(39) + chr(92) + chr(39) * 2)}' 3>&1 >&- 2>&-"
+    done = subprocess.run(command, shell=True, capture_output=True, text=True, check=False, cwd=ROOT)
+    assert done.stdout == "True /dev/null"
+
+
 def test_a_terminal_without_utf_8_gets_escapes() -> None:
     environment = {**os.environ, "PYTHONIOENCODING": "ascii", "PYTHONUTF8": "0"}
     done = _specbench("check", QUICKSTART, "--set", "workload.system_prompt=café", env=environment)

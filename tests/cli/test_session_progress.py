@@ -46,10 +46,12 @@ def progress(*comparisons: ComparisonProgress) -> SessionProgress:
 
 def test_what_is_said_of_a_session_and_of_a_comparison() -> None:
     assert describe_session(progress(KNOWN)) == "12/40 units  0:42 of 2:00"
-    assert describe_comparison(KNOWN) == "+0.12% [-0.31%, +0.55%]"
-    assert describe_comparison(SETTLED) == "+0.12% [-0.31%, +0.55%]  EQUIVALENT"
+    assert describe_session(replace(progress(KNOWN), budget_s=0.001)) == "12/40 units  0:42 of 1 ms"
+    assert describe_comparison(KNOWN) == "+0.12% +/- 0.43 (plain)"
+    assert describe_comparison(SETTLED) == "EQUIVALENT  +0.12%"  # the interval shown so far is not its own
+    assert describe_comparison(replace(EARLY, verdict="INCONCLUSIVE")) == "INCONCLUSIVE"
     assert describe_comparison(EARLY) == ""
-    assert describe_comparison(replace(KNOWN, high_pct=float("inf"))) == "+0.12% [-0.31%, ?]"
+    assert describe_comparison(replace(KNOWN, high_pct=float("inf"))) == "+0.12%"
     assert describe_comparison(replace(KNOWN, low_pct=None, high_pct=None)) == "+0.12%"
 
 
@@ -83,8 +85,8 @@ def test_a_terminal_redraws_a_bar_and_a_row_a_comparison(monkeypatch: pytest.Mon
     assert screen(stream.getvalue()) == [
         "loading tiny",
         "[#######.............]  12/40 units  0:42 of 2:00",
-        "  on    12 units  +0.12% [-0.31%, +0.55%]  EQUIVALENT",
-        "  on    12 units  +0.12% [-0.31%, +0.55%]",
+        "  on    12 units  EQUIVALENT  +0.12%",
+        "  on    12 units  +0.12% +/- 0.43 (plain)",
         "",
     ]
     shown.announce("look 1")
@@ -125,12 +127,28 @@ def test_a_log_gets_a_line_every_ten_seconds_and_each_verdict_once() -> None:
     shown.show(progress(SETTLED))
     shown.show(progress(SETTLED))
     shown.finish()
-    line = "12/40 units  0:42 of 2:00  +0.12% [-0.31%, +0.55%]"
     assert stream.getvalue().splitlines() == [
-        line,
-        "on: +0.12% [-0.31%, +0.55%]  EQUIVALENT",
-        f"{line}  EQUIVALENT",
+        "12/40 units  0:42 of 2:00  +0.12% +/- 0.43 (plain)",
+        "on: EQUIVALENT  +0.12%",
+        "12/40 units  0:42 of 2:00  EQUIVALENT  +0.12%",
     ]
+
+
+def test_a_log_says_nothing_twice_in_a_row_and_counts_on_only_now_and_then() -> None:
+    stream, clock = io.StringIO(), Clock()
+    shown = PlainSession(stream, clock)
+    for number in range(1, 23):
+        shown.announce(f"warm-up and calibration {number} of 22, not measured")
+        clock.now += 1
+    shown.announce("note without a count")
+    shown.announce("note without a count")
+    shown.show(progress(KNOWN))
+    clock.now += 10
+    shown.show(progress(KNOWN))
+    shown.finish()
+    calibration = [f"warm-up and calibration {number} of 22, not measured" for number in (1, 11, 21)]
+    line = "12/40 units  0:42 of 2:00  +0.12% +/- 0.43 (plain)"
+    assert stream.getvalue().splitlines() == [*calibration, *["note without a count"] * 2, line]
 
 
 def test_a_log_counts_several_comparisons() -> None:

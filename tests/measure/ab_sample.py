@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from specbench.measure.blocks import list_blocks
-from specbench.measure.looks import due_look, take_look
+from specbench.measure.looks import due_look, has_ended, take_look
 from specbench.records import (
     Difference,
     Evidence,
@@ -293,7 +293,7 @@ def run_looks(
             seen = block.process + 1
         if due_look(plan, block.comparison, seen, looks):
             looks.append(take_look(plan, block.comparison, measured, looks))
-            if looks[-1].is_last or (looks[-1].settled and settings.stop_early):
+            if has_ended(plan, block.comparison, looks):
                 done.add(block.comparison)
     if budget_blocks is not None:
         for comparison in range(len(plan.comparisons)):

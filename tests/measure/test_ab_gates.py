@@ -89,6 +89,27 @@ def test_passes_that_ran_other_steps_are_invalid(column: str) -> None:
     assert comparison.verdict == "INVALID"
 
 
+@pytest.mark.parametrize("change", [{"first_step": 3}, {"num_steps": 3}])
+def test_passes_that_cut_equal_steps_into_other_periods_are_invalid(change: dict[str, int]) -> None:
+    def recut(trial: TrialRecord) -> TrialRecord:
+        if trial.pass_ == 0 or trial.segment != 1:
+            return trial
+        return replace(trial, periods=[replace(trial.periods[0], **change), *trial.periods[1:]])  # type: ignore[arg-type]
+
+    comparison = spoiled("mirrored", recut)
+    status, detail = gate(comparison, "same steps")
+    assert status == "fail"
+    assert "1 of" in detail
+    assert "other periods" in detail
+    assert comparison.verdict == "INVALID"
+
+
+def test_eager_steps_have_nothing_to_capture_in_any_variant() -> None:
+    status, detail = gate(spoiled("mirrored", lambda trial: trial), "capture and compile")
+    assert status == "n/a"
+    assert "no variant has anything to capture" in detail
+
+
 @pytest.mark.parametrize("design", DESIGNS)
 def test_a_capture_in_the_window_is_invalid(design: str) -> None:
     def change(trial: TrialRecord) -> TrialRecord:
@@ -127,6 +148,26 @@ def test_other_load_that_differs_between_arms_is_invalid() -> None:
     assert "by turns" in gate(mirrored, "other load")[1]
 
 
+@pytest.mark.parametrize(
+    ("beside", "status"),
+    [
+        ((0.30, 0.42), "warn"),
+        ((0.0, 0.09), "warn"),
+        ((0.03, 0.5), "fail"),
+        ((0.5, 0.03), "fail"),
+        ((0.04, 0.08), "warn"),
+    ],
+)
+def test_an_arm_that_waits_is_not_taken_for_a_disturbed_one(beside: tuple[float, float], status: str) -> None:
+    """A background job takes what is left: more beside the slower arm, whose slowness is then no artefact."""
+    arms = {arm: replace(CLEAN, other_cpu_fraction=share) for arm, share in zip("AB", beside, strict=True)}
+    plan = make_plan(RUNS, 12)
+    slower = Machine(Costs(), Costs(idle_us=90.0), noisy(sd=0.002), evidence=arms)
+    comparison = judged(plan, measure_trials(plan, slower))
+    assert gate(comparison, "other load")[0] == status
+    assert comparison.verdict == ("INVALID" if status == "fail" else "SLOWER")
+
+
 def test_load_by_chance_in_one_run_is_no_reason_to_discard() -> None:
     def change(trial: TrialRecord) -> TrialRecord:
         return replace(trial, evidence=replace(CLEAN, other_cpu_fraction=0.9)) if trial.trial == 5 else trial
@@ -146,6 +187,12 @@ def test_clocks_that_differ_between_arms() -> None:
     assert gate(spoiled(RUNS, lambda trial: trial, {"A": free, "B": free}), "clocks")[0] == "warn"
     unknown = Evidence()
     assert gate(spoiled(RUNS, lambda trial: trial, {"A": unknown, "B": unknown}), "clocks")[0] == "n/a"
+
+
+def test_evidence_of_a_pass_is_said_to_be_shared() -> None:
+    for evidence in (CLEAN, Evidence()):
+        detail = gate(spoiled("mirrored", lambda trial: trial, {"A": evidence}), "clocks")[1]
+        assert "both arms ran by turns within each pass" in detail
 
 
 def test_arms_throttled_unlike_each_other_are_invalid() -> None:

@@ -26,10 +26,13 @@ from ab_sample import (
 from specbench import encoding
 from specbench.measure.comparing import compare, compare_studies, due_look, take_look
 from specbench.measure.findings import Study
+from specbench.measure.looks import has_ended, pooled_families, stops_early
 from specbench.measure.unit_table import ArmUnits, UnitTable
 from specbench.records import Comparison, LookRecord, TrialRecord
 from specbench.scenario.plan import RUNS, RunPlan, Trial
+from specbench.stats.estimate import estimate_units
 from specbench.stats.multiplicity import holm
+from specbench.stats.pooled import pool_points
 
 DESIGNS = ["mirrored", RUNS]
 
@@ -284,6 +287,24 @@ def test_few_processes_are_told_as_such() -> None:
     assert any(line.startswith("One process was measured") for line in alone.in_words)
 
 
+def test_a_resumed_process_is_told_as_several_starts() -> None:
+    plan = make_plan(RUNS, 20)
+    trials = run_from_log_ratios(plan, process_values([0.02], 20))
+    resumed = [replace(trial, start=int(trial.trial >= 8) + int(trial.trial >= 20)) for trial in trials]
+    found = compared(plan, resumed)
+    assert found.scope == f"these {2 if found.n_units <= 5 else 3} starts of one process only"
+    text = "\n".join(found.in_words)
+    assert "starts of the process (resumed)" in text
+    assert "One process was measured" not in text
+    several = make_plan(RUNS, 16, processes=4)
+    trials = run_from_log_ratios(several, process_values([0.02] * 4, 4))
+    plain = compared(several, trials)
+    again = compared(several, [replace(t, start=1) if t.trial == 63 or t.process == 2 else t for t in trials])
+    assert not any("resumed" in line for line in plain.in_words)
+    assert any("Measured in 5 starts of 4 processes (resumed)" in line for line in again.in_words)
+    assert again.scope == plain.scope == "4 fresh processes"
+
+
 def test_a_budget_that_ends_inside_a_process() -> None:
     plan = make_plan(RUNS, 60, processes=6)
     trials = run_from_log_ratios(plan, process_values([0.02, 0.021, 0.02, 0.019, 0.02, 0.02], 10))
@@ -348,13 +369,78 @@ def test_a_settled_comparison_stops_and_others_go_on() -> None:
     assert found[0].planned_units == 20
 
 
-def sweep_plan(points: int) -> RunPlan:
+def sweep_plan(points: int, **settings: object) -> RunPlan:
     coordinates = [{"workload.concurrency": 2**i} for i in range(points)]
     plan_points = [
         make_point(2 * i + arm, ("off", "on")[arm], **coordinates[i]) for i in range(points) for arm in (0, 1)
     ]
     comparisons = [make_comparison(i, RUNS, baseline=2 * i, candidate=2 * i + 1) for i in range(points)]
-    return make_plan(units=10, comparisons=comparisons, points=plan_points, num_looks=1)
+    chosen = {"num_looks": 1, **settings}
+    return make_plan(units=10, comparisons=comparisons, points=plan_points, **chosen)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("anytime", [False, True])
+def test_points_that_are_pooled_do_not_stop_early(anytime: bool) -> None:
+    plan = sweep_plan(3, num_looks=5, anytime=anytime)
+    rng = np.random.default_rng(12)
+    values = [0.05 + 0.002 * rng.standard_normal(10) for _ in range(3)]
+    trials = [trial for i in range(3) for trial in run_from_log_ratios(plan, values[i], i)]
+    measured, looks = run_looks(plan, trials)
+    assert not stops_early(plan)
+    assert sorted((look.comparison, look.units, look.is_last) for look in looks) == [(i, 10, True) for i in range(3)]
+    comparisons, (pooled,) = compare(plan, measured, [], looks)
+    assert [(item.n_units, item.bound) for item in comparisons] == [(10, "look 1 of 1")] * 3
+    expected = pool_points([estimate_units(part) for part in values]).interval
+    assert expected is not None
+    assert log_points(pooled.these_points.ci_low_pct) == pytest.approx(expected.low, abs=1e-8)
+    # A settled look is no end here, a last one is.
+    settled = LookRecord(1, 1, 4, False, "FASTER", 0.05, 0.04, 0.06, True)
+    assert not has_ended(plan, 1, [settled])
+    assert has_ended(plan, 1, [replace(settled, is_last=True)])
+    assert not has_ended(plan, 0, [replace(settled, is_last=True)])
+    assert due_look(plan, 1, 10, [settled])
+    assert not due_look(plan, 1, 9, [settled])
+
+
+def test_what_is_not_pooled_stops_early() -> None:
+    assert stops_early(sweep_plan(1))
+    assert stops_early(many(4))
+    assert not stops_early(many(4, stop_early=False))
+    assert pooled_families(many(4)) == {}
+    assert pooled_families(sweep_plan(3)) == {("off", "on"): [0, 1, 2]}
+    roles = replace(sweep_plan(3), comparisons=tuple(replace(c, role="alone") for c in sweep_plan(3).comparisons))
+    assert stops_early(roles)
+    assert has_ended(many(2), 0, [LookRecord(0, 1, 4, False, "FASTER", 0.05, 0.04, 0.06, True)])
+
+
+def test_a_pooled_effect_has_no_interval_before_its_look() -> None:
+    plan = sweep_plan(2)
+    rng = np.random.default_rng(13)
+    trials = [t for i in range(2) for t in run_from_log_ratios(plan, 0.01 * rng.standard_normal(10), i)]
+    (pooled,) = compare(plan, trials[:12] + trials[40:52], [], [], "interrupted")[1]
+    assert pooled.these_points.delta_pct is not None
+    assert (pooled.these_points.ci_low_pct, pooled.in_general.ci_high_pct) == (None, None)
+    assert "one look too many" in pooled.not_computed["interval"]
+
+
+def test_intervals_and_effects_beyond_all_sense_are_not_computed() -> None:
+    """Two points: a t on one degree of freedom. Five units: the first look."""
+    plan = sweep_plan(2)
+    rng = np.random.default_rng(14)
+    trials = [t for i in range(2) for t in run_from_log_ratios(plan, i + 0.001 * rng.standard_normal(10), i)]
+    measured, looks = run_looks(plan, trials)
+    (pooled,) = compare(plan, measured, [], looks)[1]
+    assert pooled.these_points.ci_low_pct is not None
+    assert (pooled.in_general.ci_low_pct, pooled.in_general.ci_high_pct) == (None, None)
+    assert "factor of ten" in pooled.not_computed["general_interval"]
+    single = make_plan(RUNS, 10)
+    values = 0.08 * rng.standard_normal(10)
+    early = run_from_log_ratios(single, values)[:8]
+    look = take_look(single, 0, early, [])
+    found = compare(single, early, [], [look])[0][0]
+    assert (found.ci_low_pct, found.ci_high_pct, found.mde_pct) == (None, None, None)
+    assert {"interval", "mde"} <= set(found.not_computed)
+    assert all(part.ci_low_pct is None or abs(part.ci_low_pct) <= 900 for part in found.decomposition_pct.values())
 
 
 def test_points_of_a_sweep_are_pooled_with_equal_weights() -> None:

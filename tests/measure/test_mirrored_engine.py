@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import pytest
@@ -12,6 +13,7 @@ from switching_subject import POINT, complement
 
 from specbench.device.tracing import RangeRecorder
 from specbench.engine.sampling.params import SamplingParams
+from specbench.engine.scoring import logit_margin
 from specbench.measure import intervals
 from specbench.measure.clock import SystemClock
 from specbench.measure.divergence import find_divergence
@@ -83,7 +85,7 @@ def test_both_passes_take_the_same_steps_to_the_same_tokens(subject: BuiltinSubj
     second = run_pass(subject, complement(MASK), 1, Repetitive(equal))
     for name in COMPOSITION:
         assert first.record.steps.columns[name] == second.record.steps.columns[name], name
-    assert find_divergence(first, second, subject.engine.loaded) is None
+    assert find_divergence(first, second, partial(logit_margin, subject.engine.loaded)) is None
     assert first.outputs == second.outputs
     assert first.record.tokens_sha256 == second.record.tokens_sha256
     assert [p.num_steps for p in first.record.periods] == [p.num_steps for p in second.record.periods]
@@ -125,7 +127,7 @@ def test_both_variants_ran_in_their_periods(subject: BuiltinSubject) -> None:
 def test_a_changed_token_is_found_where_it_was_committed(subject: BuiltinSubject) -> None:
     first = run_pass(subject, MASK, 0, injected={"B": {"kind": "token"}})
     second = run_pass(subject, complement(MASK), 1)
-    found = find_divergence(first, second, subject.engine.loaded)
+    found = find_divergence(first, second, partial(logit_margin, subject.engine.loaded))
     assert found is not None
     assert found.candidate_token_id == first.outputs[found.request_id][found.position]
     assert found.baseline_token_id == second.outputs[found.request_id][found.position]

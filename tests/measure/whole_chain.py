@@ -54,7 +54,7 @@ drafter: none
 workload: {kind: random_tokens, num_requests: 6, isl: 4, osl: 7, concurrency: 2}
 sampling: {temperature: 0.8, seed: 1}
 engine: {device: cpu, dtype: float32, num_threads: 1}
-measure: {warmup_requests: 1, period_steps: 2, quads_per_segment: 2, segment_requests: 2, max_units: 10, looks: 5}
+measure: {warmup_requests: 1, period_steps: 2, quads_per_segment: 2, segment_requests: 2, max_units: 10, looks: 2}
 """
 ARMS = ("off", "on")
 FIRST_DAY = datetime(2026, 1, 31, tzinfo=timezone.utc)
@@ -86,6 +86,7 @@ class Machine:
     :param growth: how much slower the machine gets with every trial, from step to step.
     :param load_slows: what a background load of one thread costs.
     :param slowdown: from a trial on, how many times as long everything takes.
+    :param preparing_s: what is done around every trial, in no figure, twice.
     :param on_step: told the number of steps, before each.
     """
 
@@ -98,6 +99,7 @@ class Machine:
     growth: float = 0.0
     load_slows: float = 0.1
     slowdown: tuple[int, float] | None = None
+    preparing_s: float = 0.0
     on_step: Callable[[int], None] = lambda _count: None
 
     clock: Clock = field(default_factory=Clock)
@@ -186,11 +188,6 @@ class _Load(defects.Defect):
         self._machine.load = 0
 
 
-def sample_nothing(*_: Any) -> MachineSample:
-    """A quiet machine that tells neither clocks nor temperatures."""
-    return MachineSample(0.0, 0.0, 0.0, None, None, None, None)
-
-
 @contextmanager
 def plugged_in(machine: Machine) -> Iterator[None]:
     """Sessions inside measure ``machine``, on its clocks; files are written as ever, but not waited for."""
@@ -208,6 +205,10 @@ def plugged_in(machine: Machine) -> Iterator[None]:
             machine.begin(trial)
             return super().measure_run(comparison, trial, *rest)
 
+    def sample_machine(*_: Any) -> MachineSample:
+        machine.pass_time(round(1e9 * machine.preparing_s))
+        return MachineSample(0.0, 0.0, 0.0, None, None, None, None)
+
     time = SimpleNamespace(monotonic=lambda: machine.clock.ns / 1e9)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Arms, "_build_subject", build_subject)
@@ -218,7 +219,7 @@ def plugged_in(machine: Machine) -> Iterator[None]:
         patch.setattr(defects, "spin", machine.pass_time)
         patch.setattr(defects, "sleep", machine.pass_time)
         patch.setattr(defects, "BackgroundLoad", lambda count: _Load(machine, count))
-        patch.setattr(trials, "sample_machine", sample_nothing)
+        patch.setattr(trials, "sample_machine", sample_machine)
         patch.setattr(trials, "without_collection", lambda **_: nullcontext(CollectionLog()))
         patch.setattr("os.fsync", lambda _: None)
         yield

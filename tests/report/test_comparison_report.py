@@ -24,13 +24,14 @@ from comparison_sample import (
 from sample import POINT
 
 from specbench.records import Analysis, Difference, Gate
-from specbench.report.comparison import comparison_blocks, tokens_words, verdict_line
+from specbench.report.comparison import comparison_blocks, evidence, tokens_words, verdict_line
 from specbench.report.comparison_summary import pays_table, summary_table
 from specbench.report.facts import setup_facts
+from specbench.report.formats import csv, html, markdown
 from specbench.report.layout import Block, Facts, Prose, Table
 from specbench.report.report import build_report
 from specbench.report.sweep import wide_table
-from specbench.report.words import effect_decimals, p_words, percent, plural, short_keys
+from specbench.report.words import duration_words, effect_decimals, p_words, point_words, percent, plural, short_keys
 
 
 def table(blocks: Sequence[Block], title: str) -> Table:
@@ -265,3 +266,65 @@ def test_variants_of_a_sweep_have_a_column() -> None:
     assert wide_table(points).header[0] == "variant"
     bare = [replace(POINT, axes={}), replace(POINT, axes={}, concurrency=8)]
     assert wide_table(bare).header[:2] == ("concurrency", "draft_len")
+
+
+def test_a_checkout_is_named_by_its_folder_and_never_by_its_place() -> None:
+    place = "/home/someone/.cache/specbench/worktrees/89abcdef0123"
+    own = [Difference("process.worktree", place, None, "numerically-equivalent", False)]
+    analysis = replace(AB, comparisons=[replace(NGRAM, differences=own)])
+    row = table(blocks_of(analysis), "What differs").rows[0]
+    assert row[:3] == ("process.worktree", "89abcdef0123", "none: 0.1.0, git 0123456789ab with changes")
+    for render in (markdown.render, html.render):
+        assert "/home/someone" not in render(analysis)
+    unknown = replace(analysis, environment={})
+    assert table(blocks_of(unknown), "What differs").rows[0][2] == "null"
+
+
+def test_what_to_make_of_several_candidates_comes_before_the_setup() -> None:
+    first, second = replace(FASTER, in_words=["of both", "of it"]), replace(FASTER, index=1, candidate="y")
+    analysis = replace(AB, comparisons=[first, replace(second, in_words=["of both"])])
+    overview, setup, *rest = build_report(analysis).sections
+    assert overview.blocks[0] == Prose(("on against off: of it", "of both"))
+    assert setup.title == "Setup"
+    assert not any(isinstance(block, Prose) for section in rest for block in section.blocks)
+    many = replace(AB, comparisons=[replace(first, index=index) for index in range(22)])
+    overview, setup, *rest = build_report(many).sections
+    assert not any(isinstance(block, Prose) for block in overview.blocks)
+    assert all(Prose(("of both", "of it")) in section.blocks for section in rest)
+
+
+def test_a_p_value_that_looks_leave_unknown_is_no_certainty() -> None:
+    assert dict(evidence(replace(FASTER, p_value=1.0)).pairs)["p of no effect"] == "> 0.5"
+    assert dict(evidence(replace(FASTER, p_value=1.0, p_holm=1.0)).pairs)["p of no effect"] == "> 0.5"
+    assert dict(evidence(replace(FASTER, p_value=0.4, p_holm=1.0)).pairs)["p of no effect"] == "0.4, Holm 1"
+
+
+@pytest.mark.parametrize(
+    ("seconds", "words"),
+    [
+        (0.001, "1 ms"),
+        (0.0004, "0.4 ms"),
+        (42.04, "42.0 s"),
+        (210, "3.5 min"),
+        (9000, "2.5 hours"),
+        (4e5, "4.6 days"),
+        (4e9, "46,296.3 days"),
+    ],
+)
+def test_durations_have_the_unit_that_fits(seconds: float, words: str) -> None:
+    assert duration_words(seconds) == words
+
+
+def test_large_coordinates_have_separators() -> None:
+    assert point_words({"workload.isl": 2048, "engine.overlap": True}) == "isl 2,048, overlap true"
+
+
+def test_requests_that_both_arms_served_are_counted_for_neither() -> None:
+    points = [replace(POINT, point=index) for index in (0, 1, 2)]
+    mirrored = replace(FASTER, baseline_index=0, candidate_index=1)
+    runs = replace(FASTER, index=1, design="runs", baseline_index=0, candidate_index=2)
+    rows = csv.rows(replace(AB, points=points, comparisons=[mirrored, runs]))[:3]
+    # The baseline was measured in whole runs as well, and those are what its point tells of.
+    assert [row["requests"] for row in rows] == [160, None, 160]
+    assert [row["prompt_tokens"] for row in rows] == [21123, None, 21123]
+    assert [row["steps"] for row in rows] == [8123] * 3

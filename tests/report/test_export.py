@@ -103,6 +103,45 @@ def test_a_report_in_the_results_folder_may_be_made_again(runs: list[Path], caps
     assert (runs[1] / "report.html").read_text().startswith("<!doctype html>")
 
 
+def test_a_pipe_is_written_to_and_stays_a_pipe(runs: list[Path], capsys: pytest.CaptureFixture[str]) -> None:
+    pipe = runs[0].parent / "pipe.md"
+    os.mkfifo(pipe)
+    reader = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
+    try:
+        assert export(capsys, runs[0], "-o", pipe)[0] == 0
+        assert os.read(reader, 1 << 16).decode() == FORMATS.load("markdown")(ANALYSIS)
+    finally:
+        os.close(reader)
+    assert pipe.is_fifo()
+    assert len(list(pipe.parent.iterdir())) == 4
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="no /dev/full")
+def test_a_device_is_written_to_and_stays_a_device(runs: list[Path], capsys: pytest.CaptureFixture[str]) -> None:
+    link = runs[0].parent / "full.md"  # through a link: should it be replaced after all, only the link is lost
+    link.symlink_to("/dev/full")
+    code, _, errors = export(capsys, runs[0], "-o", link)
+    assert code == 4
+    assert errors == f"error: -o {link}: could not be written: No space left on device\n"
+    assert Path("/dev/full").is_char_device()
+    assert link.is_symlink()
+
+
+def test_a_dash_is_stdout(runs: list[Path], capsys: pytest.CaptureFixture[str]) -> None:
+    expected = FORMATS.load("csv")(ANALYSIS)
+    assert export(capsys, runs[0], "-o", "-", "--format", "csv") == (0, expected, "")
+
+
+@pytest.mark.parametrize("redirect", ["| cat", "> out.csv; cat out.csv", ">> out.csv; cat out.csv"])
+@pytest.mark.skipif(not Path("/dev/stdout").exists(), reason="no /dev/stdout")
+def test_stdout_by_its_name_is_stdout(redirect: str, runs: list[Path]) -> None:
+    command = f"{sys.executable} -m specbench export {runs[0]} -o /dev/stdout --format csv {redirect}"
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    done = subprocess.run(command, shell=True, capture_output=True, text=True, cwd=runs[0].parent, env=environment)
+    assert (done.stdout, done.stderr) == (FORMATS.load("csv")(ANALYSIS), "")
+    assert Path("/dev/stdout").is_symlink()
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -152,6 +191,16 @@ def test_a_full_disk_leaves_the_old_file(
     assert (code, target.read_text()) == (4, "old")
     assert "No space left on device" in errors
     assert len(list(target.parent.glob(".old.md*"))) == 0
+
+
+@pytest.mark.parametrize("number", ["NaN", "Infinity", "-Infinity", "1e999"])
+def test_a_number_that_is_none_is_damage(number: str, runs: list[Path], capsys: pytest.CaptureFixture[str]) -> None:
+    file = runs[0] / "analysis.json"
+    file.write_text(file.read_text().replace("143.278", number))
+    for name in FORMATS:
+        code, text, errors = export(capsys, runs[0], "--format", name)
+        assert (code, text) == (2, "")
+        assert errors == f"error: {file}: cannot be read: {number} is no JSON, so the file is damaged\n"
 
 
 @pytest.mark.parametrize("name", sorted(FORMATS))

@@ -72,6 +72,13 @@ def test_points_of_a_sweep_have_a_column_a_coordinate(tmp_path: Path) -> None:
     assert points["error"].notna().sum() == 1
 
 
+def test_results_are_shown_in_one_line(folder: Path) -> None:
+    shown = repr(load_results(folder))
+    assert shown.startswith("<Results of run ")
+    assert "points: 1, comparisons: 0, trials: " in shown
+    assert len(shown) < 150
+
+
 def test_the_analysis_file_is_as_good_as_its_folder(folder: Path) -> None:
     assert len(specbench.load_results(str(folder / "analysis.json")).requests) == 2
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from pydantic import BaseModel
+from pydantic import BaseModel, ValidationError
 
 from specbench.scenario.diagnosis import all_keys, section_model
 from specbench.scenario.schema import Scenario, json_schema
@@ -87,3 +87,10 @@ def test_a_variable_may_be_written_as_a_number() -> None:
     assert process.env == {"OMP_NUM_THREADS": "4", "A": "b"}
     with pytest.raises(ValueError, match="valid string"):
         Scenario.model_validate({"process": {"env": {"A": True}}})
+
+
+def test_the_step_after_a_switch_is_always_guarded() -> None:
+    """The first one fills buffers anew in one arm alone: timing it would be in that arm's figure."""
+    with pytest.raises(ValidationError, match="greater than or equal to 1"):
+        Scenario.model_validate({"measure": {"guard_steps": 0}})
+    assert Scenario.model_validate({"measure": {"guard_steps": 1}}).measure.guard_steps == 1

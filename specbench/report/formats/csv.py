@@ -15,6 +15,9 @@ DISTRIBUTIONS = ("ttft_ms", "tpot_ms", "itl_ms", "e2e_ms")
 LISTS = ("conditional_acceptance", "joint_acceptance")
 LEFT_OUT = ("ranges", "acceptance_counts")
 """Maps of any size: they are in the JSON alone."""
+MIRRORED = "mirrored"
+"""A design whose passes serve their requests by both arms in turn."""
+SHARED_BY_ARMS = ("requests", "failed_requests", "prompt_tokens")
 COMPARISON_COLUMNS = (
     *(
         "comparison",
@@ -82,6 +85,19 @@ def flatten_point(point: Point) -> Row:
     return row
 
 
+def flatten_points(analysis: Analysis) -> list[Row]:
+    """Every point as one flat row. Arms that took turns in the same passes share requests: theirs are not counted."""
+    designs: dict[int, set[str]] = {}
+    for item in analysis.comparisons:
+        for point in (item.baseline_index, item.candidate_index):
+            designs.setdefault(point, set()).add(item.design)
+    shared = {point for point, found in designs.items() if found == {MIRRORED}}
+    return [
+        flatten_point(point) | (dict.fromkeys(SHARED_BY_ARMS) if point.point in shared else {})
+        for point in analysis.points
+    ]
+
+
 def flatten_comparison(comparison: Comparison) -> Row:
     """A comparison as one flat row: its point's coordinates under ``axes``, the parts of the effect in log points."""
     own = set(COMPARISON_COLUMNS) & {item.name for item in fields(Comparison)}
@@ -101,8 +117,7 @@ def _object(values: dict[str, Any]) -> str:
 def rows(analysis: Analysis) -> list[Row]:
     """Points first, then comparisons; ``row`` says which."""
     points = [
-        {"row": "point", "kind": analysis.kind, "label": analysis.label, **flatten_point(point)}
-        for point in analysis.points
+        {"row": "point", "kind": analysis.kind, "label": analysis.label, **row} for row in flatten_points(analysis)
     ]
     compared = [
         {"row": "comparison", "kind": analysis.kind, "label": item.label, **flatten_comparison(item)}
