@@ -135,5 +135,5 @@ class InterruptedRunError(SpecbenchError):
 
 def nearest_hint(name: str, known: Iterable[str]) -> str | None:
     """Return ``"did you mean 'x'?"`` for the known name closest to ``name``, or None."""
-    close = difflib.get_close_matches(name, list(known), n=1, cutoff=0.5)
+    close = difflib.get_close_matches(name, list(known), n=1, cutoff=0.6)
     return f"did you mean {close[0]!r}?" if close else None

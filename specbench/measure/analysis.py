@@ -124,6 +124,7 @@ def compute_point(
         **_latency_figures(mine),
         ranges=telemetry.range_stats(trials),
         axes=dict(planned.coordinates) if planned else {},
+        trial_tokens_per_s=[t.committed_tokens / t.wall_ns * 1e9 for t in trials if t.wall_ns],
     )
 
 

@@ -159,6 +159,7 @@ def _conclude(plan: RunPlan, finding: Finding, trust: Gate, status: str) -> Comp
         is_interrupted=status == INTERRUPTED,
         injected=study.comparison.injected,
         num_starts=study.num_starts,
+        warning=plan.calibration.get("warning"),
     )
     return replace(comparison, in_words=put_in_words(comparison, occasion))
 

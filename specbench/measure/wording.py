@@ -8,10 +8,12 @@ from dataclasses import dataclass
 from specbench.engine.optimizations.base import Exactness
 from specbench.measure.token_rules import describe_divergence
 from specbench.measure.unit_table import THROUGHPUT
-from specbench.records import Comparison, LookRecord, RangeEffect
+from specbench.records import Comparison, Effect, LookRecord, RangeEffect
 from specbench.stats.verdict import Verdict
 
 MOST_RANGES = 3
+MOST = 0.5
+FEW_UNITS = 6
 EXPOSED, HIDDEN = 0.9, 0.1
 """Share of the host's preparation during which the device idles, above which it counts in full, and below which not."""
 DIFFERENT = (Verdict.FASTER.value, Verdict.SLOWER.value)
@@ -38,6 +40,7 @@ class Occasion:
     :param last_look: None where no look was taken; ``planned_end`` units (processes) were planned.
     :param is_interrupted: the command was, so that more may follow.
     :param injected: arm -> known defect put into it on purpose.
+    :param warning: what the plan says of its own size.
     :param num_starts: interpreters that measured, over all processes.
     """
 
@@ -47,6 +50,7 @@ class Occasion:
     counts_processes: bool = False
     is_interrupted: bool = False
     injected: dict[str, dict[str, object]] | None = None
+    warning: str | None = None
     num_starts: int = 1
 
 
@@ -57,18 +61,30 @@ def put_in_words(comparison: Comparison, occasion: Occasion) -> list[str]:
 
 
 def say_where_it_comes_from(comparison: Comparison) -> list[str]:
-    """Of a difference: its largest part."""
+    """Of a difference: its largest part among those that are told from 0."""
     parts = comparison.decomposition
     if comparison.verdict not in DIFFERENT or not parts:
         return []
     total = sum(parts.values())
-    name = max(parts, key=lambda part: parts[part] * (1 if total > 0 else -1))
-    share = parts[name] / total if total else 0.0
+    sign = 1 if total > 0 else -1
+    intervals = comparison.decomposition_pct
+    resolved = [name for name in parts if parts[name] * sign > 0 and _excludes_zero(intervals.get(name))]
+    if not resolved:
+        return ["Where the difference comes from is not resolved: no part of it alone is told from none."]
+    name = max(resolved, key=lambda part: parts[part] * sign)
+    share = parts[name] / total
     part = f"{100 * parts[name]:+.3f} of {100 * total:+.3f} log points"
-    line = f"Most of the difference is {_PARTS.get(name, name)}: {part} ({share * 100:.0f}%)."
+    lead = "Most of the difference is" if share > MOST else "Of the difference, what is told from none is mostly"
+    line = f"{lead} {_PARTS.get(name, name)}: {part} ({share * 100:.0f}%)."
     if name == "other_idle":
         line += " No named range shows it: look for waits, locks and work outside of the ranges."
     return [line]
+
+
+def _excludes_zero(effect: Effect | None) -> bool:
+    if effect is None or effect.ci_low_pct is None or effect.ci_high_pct is None:
+        return False
+    return effect.ci_low_pct > 0 or effect.ci_high_pct < 0 or effect.ci_low_pct == effect.ci_high_pct != 0
 
 
 def say_hidden_work(comparison: Comparison) -> list[str]:
@@ -103,13 +119,13 @@ def _describe_range(comparison: Comparison, name: str, effect: RangeEffect) -> s
     interval = f"{effect.delta_pct:+.1f}%, interval {effect.ci_low_pct:+.1f}% to {effect.ci_high_pct:+.1f}%"
     negligible = comparison.verdict.endswith("NEGLIGIBLE")
     outcome = "throughput moved by less than the margin" if negligible else "throughput did not clearly move"
-    line = f"{name} takes {abs(change):.1f} us a step {direction} ({interval}), yet {outcome}: "
+    line = f"{name} takes {abs(change):.1f} µs a step {direction} ({interval}), yet {outcome}: "
     step_ms = comparison.step_ms.get("baseline", {}).get("step_ms")
     if step_ms is None or effect.share_pct is None:
-        return f"{line}in the baseline it takes {effect.baseline_us:.1f} us a step."
+        return f"{line}in the baseline it takes {effect.baseline_us:.1f} µs a step."
     share = effect.share_pct / 100
     most = f"Removing it entirely could gain at most {100 * share / (1 - share):.2f}%." if share < 1 else ""
-    place = f"in the baseline it is {effect.baseline_us:.1f} us of a step of {step_ms:.3f} ms ({effect.share_pct:.2f}%)"
+    place = f"in the baseline it is {effect.baseline_us:.1f} µs of a step of {step_ms:.3f} ms ({effect.share_pct:.2f}%)"
     return f"{line}{place}. {_describe_exposure(comparison)} {most}".rstrip()
 
 
@@ -219,6 +235,10 @@ def _of_occasion(comparison: Comparison, occasion: Occasion) -> list[str]:
         lines.append(f"Interrupted: this is what look {look.look} saw, at {look.units} {noun}" + _resume(occasion))
     elif look.reason == BUDGET and look.units < occasion.planned_end:
         lines.append(f"The budget was over after {look.units} of {occasion.planned_end} planned {noun}.")
+    if occasion.warning:
+        lines.append(f"Planned over budget: {occasion.warning}.")
+    if 0 < comparison.n_units < FEW_UNITS and comparison.n_processes == 1:
+        lines.append(f"Only {comparison.n_units} units: their noise is barely known, and gates that need more are n/a.")
     if occasion.family_size > 1:
         level = f"{comparison.alpha * 100:.3g}%"
         lines.append(f"Corrected for {occasion.family_size} comparisons (Holm): this one is judged at {level}.")

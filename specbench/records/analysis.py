@@ -38,6 +38,7 @@ class Point:
     :param acceptance_counts: ``{drafted, eligible, opened, accepted}`` by draft position, behind the rates.
     :param axes: the sweep's own coordinates of this point, scenario key in full -> value.
     :param error: why it could not be measured (status ``failed``).
+    :param trial_tokens_per_s: output throughput of each trial; empty where a trial is not of this point alone.
     """
 
     point: int
@@ -83,6 +84,7 @@ class Point:
     tokens_sha256: str | None = None
     axes: dict[str, Any] = field(default_factory=dict)
     error: str | None = None
+    trial_tokens_per_s: list[float] = field(default_factory=list)
 
 
 @dataclass(frozen=True)

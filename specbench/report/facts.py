@@ -48,24 +48,23 @@ def setup_facts(analysis: Analysis) -> Pairs:
 
 def name_checkouts(analysis: Analysis) -> Analysis:
     """Arms that ran another checkout, named by its folder alone (the commit, for ``--baseline-ref``), not by where it
-    lies on the machine; what ran the installed specbench, by the revision of that.
+    lies on the machine, with its revision where the analysis knows it; what ran the installed specbench, by that one's.
     """
+    process = analysis.subject.get("process") or {}
+    known = {str(PurePath(process.get("imported_from") or "").parent): _specbench(process)}
     here = _specbench(analysis.environment)
-    compared = [
-        replace(item, differences=[_name_checkout(difference, here) for difference in item.differences])
-        for item in analysis.comparisons
-    ]
+
+    def name(place: Any) -> Any:
+        if isinstance(place, str):
+            return _join(PurePath(place).name, known.get(place))
+        return f"none: {here}" if here else place
+
+    def rename(item: Difference) -> Difference:
+        is_checkout = item.key == CHECKOUT
+        return replace(item, baseline=name(item.baseline), candidate=name(item.candidate)) if is_checkout else item
+
+    compared = [replace(item, differences=[rename(one) for one in item.differences]) for item in analysis.comparisons]
     return replace(analysis, comparisons=compared)
-
-
-def _name_checkout(difference: Difference, here: str) -> Difference:
-    if difference.key != CHECKOUT:
-        return difference
-    baseline, candidate = (
-        PurePath(place).name if isinstance(place, str) else f"none: {here}" if here else place
-        for place in (difference.baseline, difference.candidate)
-    )
-    return replace(difference, baseline=baseline, candidate=candidate)
 
 
 def _specbench(environment: Mapping[str, Any]) -> str:

@@ -42,18 +42,20 @@ class Quantity:
 
 @dataclass(frozen=True)
 class Span:
-    """An interval, both ends with a sign; an end that is None was not computed."""
+    """An interval, both ends with a sign unless not ``signed``; an end that is None was not computed."""
 
     low: float | None
     high: float | None
     decimals: int
+    signed: bool = True
 
     @property
     def number(self) -> str:
         """``+0.95 to +1.52``."""
         if self.low is None or self.high is None:
             return MISSING
-        return f"{self.low:+,.{self.decimals}f} to {self.high:+,.{self.decimals}f}"
+        form = f"{'+' if self.signed else ''},.{self.decimals}f"
+        return f"{self.low:{form}} to {self.high:{form}}"
 
 
 @dataclass(frozen=True)

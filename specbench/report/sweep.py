@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from specbench.records import Analysis, Point
-from specbench.report.layout import NUM_SHOWN_SECTIONS, Block, Cell, Quantity, Section, Table
+from specbench.report.layout import NUM_SHOWN_SECTIONS, Block, Cell, Quantity, Section, Span, Table
 from specbench.report.point_tables import point_tables
 from specbench.report.words import plural, point_words, short_keys, value_words
 
@@ -24,7 +24,30 @@ def sweep_headline(analysis: Analysis) -> str:
         return f"{counts}; nothing was measured; {analysis.label}"
     best = max((point for point in analysis.points if point.point in speeds), key=lambda point: speeds[point.point])
     at = point_words(point_coordinates(best, analysis.points))
-    return f"{counts}; highest: {speeds[best.point]:,.1f} tok/s at {at}; {analysis.label}"
+    found = f"{speeds[best.point]:,.1f} tok/s{_trials_words(best)} at {at}"
+    rivals = [
+        point for point in analysis.points if point.point in speeds and point is not best and _overlap(best, point)
+    ]
+    if rivals:
+        found += f", not told from {plural(len(rivals), 'point')} more by its trials"
+    return f"{counts}; {'among the ' if rivals else ''}highest: {found}; {analysis.label}"
+
+
+def _spread(point: Point) -> tuple[float, float] | None:
+    """The slowest and the fastest of several trials."""
+    speeds = point.trial_tokens_per_s
+    return (min(speeds), max(speeds)) if len(speeds) > 1 else None
+
+
+def _trials_words(point: Point) -> str:
+    spread = _spread(point)
+    return "" if spread is None else f" (trials {spread[0]:,.1f} to {spread[1]:,.1f})"
+
+
+def _overlap(best: Point, other: Point) -> bool:
+    """Do trials of ``other`` reach those of ``best``?"""
+    mine, theirs = _spread(best), _spread(other)
+    return mine is not None and theirs is not None and theirs[1] >= mine[0]
 
 
 def point_coordinates(point: Point, points: Sequence[Point]) -> dict[str, Any]:
@@ -40,9 +63,10 @@ def wide_table(points: Sequence[Point], title: str = "Points") -> Table:
     coordinates = [point_coordinates(point, points) for point in points]
     keys = list(dict.fromkeys(key for row in coordinates for key in row))
     short = short_keys(keys)
-    header = (*(short[key] for key in keys), *_COLUMNS)
+    has_spread = any(_spread(point) for point in points)
+    header = (*(short[key] for key in keys), _COLUMNS[0], *(["trials"] if has_spread else []), *_COLUMNS[1:])
     rows = tuple(
-        (*(_coordinate(row.get(key)) for key in keys), *_figures(point))
+        (*(_coordinate(row.get(key)) for key in keys), *_figures(point, has_spread=has_spread))
         for row, point in zip(coordinates, points, strict=True)
     )
     return Table(title, header, rows, unit="times in ms", num_keys=len(keys))
@@ -54,9 +78,12 @@ def _coordinate(value: Any) -> Cell:
     return "" if value is None else value_words(value)
 
 
-def _figures(point: Point) -> tuple[Quantity, ...]:
+def _figures(point: Point, *, has_spread: bool) -> tuple[Cell, ...]:
+    low, high = _spread(point) or (None, None)
+    spread = [Span(low, high, 1, signed=False)] if has_spread else []
     return (
         Quantity(point.output_tokens_per_s, decimals=1),
+        *spread,
         Quantity(point.tokens_per_s_per_user, decimals=1),
         Quantity(point.acceptance_length, decimals=3),
         Quantity(point.ttft_ms.p50 if point.ttft_ms else None),

@@ -15,7 +15,7 @@ from fake_subject import make_run, open_folder
 from specbench.errors import ResultsError, StorageError
 from specbench.measure import results_folder
 from specbench.measure.executor import execute, measure_trial
-from specbench.measure.results_folder import ResultsFolder, create_folder, folder_name
+from specbench.measure.results_folder import ResultsFolder, create_folder, folder_name, read_json
 from specbench.records import RequestRecord, TrialRecord
 
 NOON = datetime(2026, 1, 31, 12, 0, tzinfo=timezone.utc)
@@ -198,3 +198,12 @@ def test_only_an_unmeasured_folder_is_taken_back(tmp_path: Path, keep_folder: bo
     unread.discard_unmeasured(keep_folder=keep_folder)
     assert (full / "trials.jsonl").stat().st_size > 0
     assert (full / "requests.jsonl").stat().st_size > 0
+
+
+@pytest.mark.parametrize("number", ["NaN", "Infinity", "-Infinity", "1e999"])
+def test_a_number_that_is_none_is_damage(number: str, tmp_path: Path) -> None:
+    (tmp_path / "plan.json").write_text(f'{{"settings": {{"margin": [0.5, {number}]}}}}')
+    with pytest.raises(ResultsError, match=rf"plan\.json: cannot be read: {number} is no JSON"):
+        read_json(tmp_path / "plan.json")
+    (tmp_path / "plan.json").write_text('{"settings": {"margin": [0.5, 1e3]}}')
+    assert read_json(tmp_path / "plan.json") == {"settings": {"margin": [0.5, 1000.0]}}

@@ -8,7 +8,20 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from whole_chain import DIFFERENT, SCENARIO, ask, compare, conclude, covers, doubts, gate, go_on, share, start
+from whole_chain import (
+    DIFFERENT,
+    SCENARIO,
+    ask,
+    collect_nothing,
+    compare,
+    conclude,
+    covers,
+    doubts,
+    gate,
+    go_on,
+    share,
+    start,
+)
 
 from specbench.records import Comparison
 from specbench.scenario.plan import Question
@@ -24,6 +37,13 @@ sampling: {temperature: 0.7, top_p: 0.9, seed: 1}
 engine: {device: cpu, dtype: bfloat16, max_seq_len: 512}
 measure: {warmup_requests: 1, period_steps: 4, quads_per_segment: 2, max_units: 4, looks: 1}
 """
+
+
+@pytest.fixture(autouse=True)
+def _quick(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What rests on no figure of time can go without."""
+    if request.node.get_closest_marker("slow") is None:
+        collect_nothing(monkeypatch)
 
 
 def ask_few(folder: Path, *settings: str, **changes: Any) -> Question:

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from whole_chain import collect_nothing
 
 from specbench.cli.app import main
 
@@ -27,6 +28,7 @@ REPORTS = ("report.md", "report.html", "analysis.json")
 def scenario(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     """A scenario file in a folder of its own, which is the current one."""
     monkeypatch.chdir(tmp_path)
+    collect_nothing(monkeypatch)
     Path("replayed.yaml").write_text(SCENARIO)
     return "replayed.yaml"
 

@@ -188,6 +188,11 @@ class _Load(defects.Defect):
         self._machine.load = 0
 
 
+def collect_nothing(patch: pytest.MonkeyPatch) -> None:
+    """Collect no garbage before a trial: with all that tests have loaded, it takes longer than the trial."""
+    patch.setattr(trials, "without_collection", lambda **_: nullcontext(CollectionLog()))
+
+
 @contextmanager
 def plugged_in(machine: Machine) -> Iterator[None]:
     """Sessions inside measure ``machine``, on its clocks; files are written as ever, but not waited for."""
@@ -220,7 +225,7 @@ def plugged_in(machine: Machine) -> Iterator[None]:
         patch.setattr(defects, "sleep", machine.pass_time)
         patch.setattr(defects, "BackgroundLoad", lambda count: _Load(machine, count))
         patch.setattr(trials, "sample_machine", sample_machine)
-        patch.setattr(trials, "without_collection", lambda **_: nullcontext(CollectionLog()))
+        collect_nothing(patch)
         patch.setattr("os.fsync", lambda _: None)
         yield
 

@@ -30,8 +30,8 @@ from specbench.report.facts import setup_facts
 from specbench.report.formats import csv, html, markdown
 from specbench.report.layout import Block, Facts, Prose, Table
 from specbench.report.report import build_report
-from specbench.report.sweep import wide_table
-from specbench.report.words import duration_words, effect_decimals, p_words, point_words, percent, plural, short_keys
+from specbench.report.sweep import sweep_headline, wide_table
+from specbench.report.words import duration_words, effect_decimals, p_words, percent, plural, point_words, short_keys
 
 
 def table(blocks: Sequence[Block], title: str) -> Table:
@@ -276,6 +276,13 @@ def test_a_checkout_is_named_by_its_folder_and_never_by_its_place() -> None:
     assert row[:3] == ("process.worktree", "89abcdef0123", "none: 0.1.0, git 0123456789ab with changes")
     for render in (markdown.render, html.render):
         assert "/home/someone" not in render(analysis)
+    process = {
+        "imported_from": f"{place}/specbench",
+        "specbench": "0.2.0",
+        "git": {"revision": "89abcdef0123" + "4" * 28},
+    }
+    told = replace(analysis, subject={**AB.subject, "process": process})
+    assert table(blocks_of(told), "What differs").rows[0][1] == "89abcdef0123, 0.2.0, git 89abcdef0123"
     unknown = replace(analysis, environment={})
     assert table(blocks_of(unknown), "What differs").rows[0][2] == "null"
 
@@ -328,3 +335,21 @@ def test_requests_that_both_arms_served_are_counted_for_neither() -> None:
     assert [row["requests"] for row in rows] == [160, None, 160]
     assert [row["prompt_tokens"] for row in rows] == [21123, None, 21123]
     assert [row["steps"] for row in rows] == [8123] * 3
+
+
+def test_the_highest_point_of_a_sweep_is_told_with_the_spread_of_its_trials() -> None:
+    trials = ([100.0, 104.0], [103.0, 107.0], [1200.0, 1201.0])
+    points = [
+        replace(POINT, point=index, axes={"workload.concurrency": index}, output_tokens_per_s=sum(found) / 2)
+        for index, found in enumerate(trials)
+    ]
+    points = [replace(point, trial_tokens_per_s=found) for point, found in zip(points, trials, strict=True)]
+    alone = sweep_headline(replace(SWEEP, points=points))
+    assert "; highest: 1,200.5 tok/s (trials 1,200.0 to 1,201.0) at concurrency 2; " in alone
+    close = sweep_headline(replace(SWEEP, points=points[:2]))
+    place = "105.0 tok/s (trials 103.0 to 107.0) at concurrency 1"
+    assert f"; among the highest: {place}, not told from 1 point more by its trials; " in close
+    found = wide_table(points)
+    assert found.header[1:3] == ("tok/s", "trials")
+    assert [row[2] for row in found.texts()] == ["100.0 to 104.0", "103.0 to 107.0", "1,200.0 to 1,201.0"]
+    assert "trials" not in wide_table([replace(POINT, trial_tokens_per_s=[1.0])]).header

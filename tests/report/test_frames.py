@@ -73,7 +73,7 @@ def test_points_of_a_sweep_have_a_column_a_coordinate(tmp_path: Path) -> None:
 
 
 def test_results_are_shown_in_one_line(folder: Path) -> None:
-    shown = repr(load_results(folder))
+    shown = repr(specbench.load_results(folder))
     assert shown.startswith("<Results of run ")
     assert "points: 1, comparisons: 0, trials: " in shown
     assert len(shown) < 150

@@ -12,7 +12,7 @@ from typing import Any
 from specbench.records import Analysis, Comparison, Distribution, Point
 
 DISTRIBUTIONS = ("ttft_ms", "tpot_ms", "itl_ms", "e2e_ms")
-LISTS = ("conditional_acceptance", "joint_acceptance")
+LISTS = ("conditional_acceptance", "joint_acceptance", "trial_tokens_per_s")
 LEFT_OUT = ("ranges", "acceptance_counts")
 """Maps of any size: they are in the JSON alone."""
 MIRRORED = "mirrored"
