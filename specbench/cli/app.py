@@ -19,7 +19,6 @@ import typer
 from typer.core import TyperGroup
 
 from specbench import __version__
-from specbench.device.waiting import prefer_short_spins
 from specbench.errors import SpecbenchError, nearest_hint
 
 DEBUG = "SPECBENCH_DEBUG"
@@ -83,7 +82,6 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run one command line and return its exit code. The only place where an error becomes one."""
     args = list(sys.argv[1:] if argv is None else argv) or ["--help"]
     _open_closed_streams()
-    prefer_short_spins()
     for stream in (sys.stdout, sys.stderr):
         # A terminal that is not UTF-8 gets escapes instead of an error.
         with contextlib.suppress(AttributeError, ValueError, OSError):
