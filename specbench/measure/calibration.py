@@ -62,7 +62,8 @@ def calibrate(
 
 def _calibrate_pass(loads: ArmLoads, settings: AbSettings, comparison: ComparisonPlan) -> tuple[float, float] | None:
     """Seconds of a block (two passes) and microseconds of a step, from the second half of one pass."""
-    mask = draw_mask(settings.quads_per_segment, settings.seed, comparison.index, 0, 0)
+    # One quad is enough to tell the time of a period, and leaves more of the budget to units.
+    mask = draw_mask(1, settings.seed, comparison.index, 0, 0)
     trial = Trial(0, comparison.baseline, 0, 0, mask, 0, comparison.index)
     began_s = time.monotonic()
     measured = loads.measure_pass(settings, comparison, trial, 0, None)
@@ -73,7 +74,8 @@ def _calibrate_pass(loads: ArmLoads, settings: AbSettings, comparison: Compariso
     around_s = time.monotonic() - began_s - periods[-1].end_ns / 1e9
     half = len(periods) // 2
     per_period_s = (periods[-1].end_ns - periods[half - 1].end_ns) / (len(periods) - half) / 1e9
-    return 2 * (per_period_s * len(periods) + around_s), _step_us(periods[half:])
+    whole = len(periods) * settings.quads_per_segment
+    return 2 * (per_period_s * whole + around_s), _step_us(periods[half:])
 
 
 def _step_us(periods: list[Period]) -> float:
