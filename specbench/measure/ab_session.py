@@ -30,7 +30,7 @@ from specbench.records import Divergence, LookRecord, TrialRecord
 from specbench.scenario.enumeration import planned_units
 from specbench.scenario.plan import MIRRORED, ComparisonPlan, RunPlan
 from specbench.scenario.questions import plan_question, resolved_points
-from specbench.scenario.sizing import MIN_UNITS
+from specbench.scenario.sizing import least_units
 
 SHOWING_SHARE = 50
 """Progress is reckoned at most once in so many times what reckoning it takes."""
@@ -215,7 +215,7 @@ class _Session:
         return all(self._has_least_units(c) for c in self._plan.comparisons if not self._is_settled(c.index))
 
     def _has_least_units(self, comparison: ComparisonPlan) -> bool:
-        wanted = min(MIN_UNITS[comparison.design], planned_units(self._plan, comparison.index))
+        wanted = min(least_units(comparison, self._settings), planned_units(self._plan, comparison.index))
         by_trial = group_by_trial(self._folder.contents.trials)
         mine = [block for block in self._blocks if block.comparison == comparison.index]
         done = sum(block.units for block in mine if complete_attempt(block, by_trial) is not None)

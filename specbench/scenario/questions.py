@@ -42,7 +42,7 @@ __all__ = [
 ]
 
 AB, SWEEP, SELFTEST = "ab", "sweep", "selftest"
-KNOWN_DELAY = {"kind": "delay", "step_percent": 1.0}
+KNOWN_DELAY = {"kind": "delay", "step_percent": 10.0}
 """What ``selftest`` puts into one arm; the plan has it in microseconds."""
 NO_CHANGES = SweepPoint({}, ())
 
@@ -100,7 +100,7 @@ def count_points(path: str | Path, overrides: Sequence[str] = (), variant: str |
 def ask_selftest(path: str | Path, overrides: Sequence[str] = (), *, num_aa: int = 20) -> Question:
     """Ask whether the instrument can be believed here: does a variant differ from itself, is a known delay found?
 
-    ``num_aa`` comparisons of the variant ``on`` with itself (role ``A/A``), one with a delay of 1% of a step in arm B
+    ``num_aa`` comparisons of the variant ``on`` with itself (role ``A/A``), one with a delay of 10% of a step in arm B
     (``delay``) and one with it in arm A (``swapped``). No look ends them early. The scenario's sweep has no part in it.
 
     :raises InputError: whatever is wrong.

@@ -34,6 +34,11 @@ class Calibration:
     step_us: tuple[float, ...] = ()
 
 
+def least_units(comparison: ComparisonPlan, settings: AbSettings) -> int:
+    """The fewest units of a comparison, whatever the budget. Where many are judged together, each needs fewer."""
+    return MIN_UNITS[comparison.design] if settings.stop_early else MIN_UNITS[RUNS]
+
+
 def plan_question(question: Question, calibration: Calibration) -> RunPlan:
     """Size ``question`` and enumerate every trial. Equal arguments give equal plans.
 
@@ -87,7 +92,7 @@ def _visits_per_process(
     if settings.max_units is not None:
         return [math.ceil(settings.max_units / (units * settings.processes)) for units in per_visit]
     least = max(
-        math.ceil(MIN_UNITS[comparison.design] / (units * settings.processes))
+        math.ceil(least_units(comparison, settings) / (units * settings.processes))
         for comparison, units in zip(comparisons, per_visit, strict=True)
     )
     most = max(MAX_UNITS // (max(per_visit) * settings.processes), 1)

@@ -130,7 +130,7 @@ def ask_smollm2(folder: Path, *settings: str, **changes: Any) -> Question:
 @pytest.mark.slow
 @pytest.mark.usefixtures("smollm2_dir")
 def test_equal_arms_of_a_real_model(tmp_path: Path) -> None:
-    """Twenty comparisons of a variant with itself, and a delay of 1% in either arm."""
+    """Twenty comparisons of a variant with itself, and a delay of 10% in either arm."""
     path = tmp_path / "chain.yaml"
     path.write_text(SMOLLM2)
     start(ask_selftest(path), tmp_path / "out")
@@ -142,7 +142,7 @@ def test_equal_arms_of_a_real_model(tmp_path: Path) -> None:
     assert alarms.estimate < 4 / 20
     assert not any(c.reasons for c in (*equal, delay, swapped))
     assert all(c.tokens_identical for c in equal)
-    for found, expected in ((delay, 100 / 1.01 - 100), (swapped, 1.0)):
+    for found, expected in ((delay, 100 / 1.1 - 100), (swapped, 10.0)):
         print(found.role, found.verdict, found.speedup_pct, found.ci_low_pct, found.ci_high_pct)
         assert covers(found, expected)
 

@@ -359,8 +359,8 @@ def test_selftest_compares_on_with_itself_and_finds_a_known_delay(path: Path) ->
     assert not question.settings.stop_early
     plan = plan_question(question, Calibration((1.0,) * 5, step_us=(2000.0,) * 5))
     assert plan.comparisons[2].injected is None
-    assert plan.comparisons[3].injected == {"B": {"kind": "delay", "us": 20.0}}
-    assert plan.comparisons[4].injected == {"A": {"kind": "delay", "us": 20.0}}
+    assert plan.comparisons[3].injected == {"B": {"kind": "delay", "us": 200.0}}
+    assert plan.comparisons[4].injected == {"A": {"kind": "delay", "us": 200.0}}
 
 
 def test_warm_up_is_the_most_that_a_point_asks_for(path: Path) -> None:
