@@ -89,7 +89,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         arm = arms.open(pair.baseline)
         assert isinstance(arm.subject, BuiltinSubject)
         subject: Any = TracedSubject(arm.subject, tracer)
-        context = TrialContext(subject, SystemClock(), StopSignal(), None, arm.label)
+        context = TrialContext(subject, SystemClock(), StopSignal(), None, arm.content.label)
         choices = {"A": {SWITCH: "off"}, "B": {SWITCH: "on"}}
         for segment in range(-1, options.segments):  # the first one warms up
             mask = draw_mask(settings.quads_per_segment, settings.seed, 0, 0, segment)

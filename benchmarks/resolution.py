@@ -76,7 +76,7 @@ def measure_mirrored(
 
 def measure_independent(arm: OpenArm, samples: Samples, until_s: float) -> None:
     """Whole runs by turns (A B A B ...), each with seeds of its own, until so many seconds are measured in all."""
-    context = TrialContext(arm.subject, SystemClock(), StopSignal(), None, arm.label)
+    context = TrialContext(arm.subject, SystemClock(), StopSignal(), None, arm.content.label)
     while samples.independent_s < until_s:
         started = time.monotonic()
         name = "AB"[samples.runs % 2]
