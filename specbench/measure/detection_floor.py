@@ -9,7 +9,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from specbench.records import Comparison
-from specbench.scenario.plan import AbSettings
+from specbench.scenario.enumeration import units_per_visit
+from specbench.scenario.plan import AbSettings, RunPlan
 from specbench.stats.checks import FloatArray
 from specbench.stats.estimate import StandardError, to_percent
 from specbench.stats.power import DEFAULT_POWER, detectable_effect
@@ -61,6 +62,15 @@ def _pace(comparison: Comparison) -> float | None:
         return None
     before = sum((unit.process, unit.segment) != last for unit in comparison.units)
     return 60 * before / starts[last]
+
+
+def calibrated_pace(plan: RunPlan) -> float | None:
+    """Units a minute by the block that was run before the plan, where no comparison has a second segment to tell."""
+    seconds = plan.calibration.get("seconds_per_block")
+    if plan.settings is None or not seconds or sum(seconds) <= 0:
+        return None
+    units = sum(units_per_visit(comparison, plan.settings) for comparison in plan.comparisons)
+    return 60 * units / float(sum(seconds))
 
 
 def find_floor(minutes: int, deviation: float | None, pace: float | None, settings: AbSettings) -> Floor:

@@ -13,7 +13,14 @@ from dataclasses import dataclass, field
 from scipy import stats
 
 from specbench.errors import InputError
-from specbench.measure.detection_floor import Floor, find_floor, log_ratios, unit_deviation, units_per_minute
+from specbench.measure.detection_floor import (
+    Floor,
+    calibrated_pace,
+    find_floor,
+    log_ratios,
+    unit_deviation,
+    units_per_minute,
+)
 from specbench.records import INVALID, SCHEMA_VERSION, Analysis, Comparison
 from specbench.scenario.plan import AbSettings, RunPlan
 from specbench.stats.estimate import estimate_units, to_percent
@@ -122,7 +129,8 @@ def assess(plan: RunPlan, analysis: Analysis) -> SelfTest:
         _check_covered(SWAPPED, swapped),
         _check_sign(delay, swapped),
     ]
-    deviation, pace = unit_deviation(equal), units_per_minute(analysis.comparisons)
+    deviation = unit_deviation(equal)
+    pace = units_per_minute(analysis.comparisons) or calibrated_pace(plan)
     return SelfTest(
         verdict=PASS if all(check.passed for check in checks) else FAIL,
         checks=checks,
@@ -186,7 +194,7 @@ def _check_covered(role: str, known: KnownDelay | None) -> Check:
     if known is None or known.covered is None:
         return Check(name, None, "not computed")
     detail = (
-        f"{known.delay_us:.0f} us a step makes {known.expected_pct:+.2f}%; found {known.found_pct:+.2f}% "
+        f"{known.delay_us:.0f} µs a step makes {known.expected_pct:+.2f}%; found {known.found_pct:+.2f}% "
         f"[{known.ci_low_pct:+.2f}%, {known.ci_high_pct:+.2f}%]"
     )
     return Check(name, known.covered, detail)

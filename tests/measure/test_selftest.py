@@ -11,7 +11,7 @@ import pytest
 from scipy import stats
 
 from specbench.errors import InputError
-from specbench.measure.detection_floor import find_floor
+from specbench.measure.detection_floor import calibrated_pace, find_floor
 from specbench.measure.selftest import SelfTest, alarm_threshold, assess, judge_alone
 from specbench.records import Analysis, Comparison, Unit
 from specbench.scenario.plan import AbSettings, ComparisonPlan, RunPlan
@@ -192,3 +192,11 @@ def test_the_smallest_effect_is_found_eight_times_in_ten() -> None:
 def test_without_noise_or_units_there_is_no_floor(deviation: float | None, pace: float | None) -> None:
     floor = find_floor(1, deviation, pace, AbSettings())
     assert (floor.half_width_pct, floor.smallest_pct) == (None, None)
+
+
+def test_without_a_second_segment_the_pace_is_that_of_the_calibration() -> None:
+    quads = 6
+    plan = replace(PLAN, settings=AbSettings(quads_per_segment=quads), calibration={})
+    assert calibrated_pace(plan) is None
+    seconds = [8.0] * len(plan.comparisons)
+    assert calibrated_pace(replace(plan, calibration={"seconds_per_block": seconds})) == pytest.approx(60 * quads / 8)
