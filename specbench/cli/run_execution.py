@@ -69,6 +69,7 @@ def take_down(job: Job, folder: ResultsFolder, subject: BuiltinSubject) -> None:
 def execute_plan(job: Job, folder: ResultsFolder, subject: BuiltinSubject, loaded: LoadedModel) -> str:
     """Measure what the folder lacks, Ctrl-C caught from the warm-up on."""
     from specbench.cli.progress import make_progress
+    from specbench.measure.arms import describe_axes
     from specbench.measure.executor import Observers, Run, execute
     from specbench.measure.recording import Kept
 
@@ -82,7 +83,7 @@ def execute_plan(job: Job, folder: ResultsFolder, subject: BuiltinSubject, loade
                 folder=folder,
                 clock=SystemClock(),
                 stop=stop,
-                axes=name_axes(job.resolved),
+                axes=describe_axes(job.resolved),
                 kept=Kept(job.options.save_outputs, job.options.save_prompts, decode),
                 profile=job.options.profile,
                 observers=Observers(announce=say, progress=make_progress),
@@ -141,16 +142,3 @@ def build_load(resolved: ResolvedScenario, plan: RunPlan, loaded: LoadedModel) -
         timeout_s=None if timeout is None else parse_duration(timeout),
     )
     return load, content.tokenizer.decode if content.tokenizer else None
-
-
-def name_axes(resolved: ResolvedScenario) -> dict[str, Any]:
-    """What the point is called by, beyond the plan's own axes."""
-    scenario, engine = resolved.scenario, resolved.engine
-    length = scenario.acceptance.length
-    return {
-        "model": scenario.model.source,
-        "drafter": scenario.drafter.name,
-        "acceptance": scenario.acceptance.mode if length is None else f"{scenario.acceptance.mode} {length}",
-        "workload": scenario.workload.kind,
-        "max_batch_size": engine.max_batch_size,
-    }
