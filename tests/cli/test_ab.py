@@ -238,7 +238,7 @@ def test_another_question_is_not_resumed_and_what_differs_is_named(
         capsys.readouterr()
         assert main([*asked, *changed, "--resume", "out"]) == 2
         errors = capsys.readouterr().err
-        assert all(word in errors for word in ["another question", "ab", *words]), errors
+        assert all(word in errors for word in ["another question", *words]), errors
     assert main(["sweep", "--resume", "out"]) == 2
     assert "specbench ab --resume out" in capsys.readouterr().err
 

@@ -122,8 +122,8 @@ def test_a_range_has_its_own_effect_and_words_where_it_is_hidden() -> None:
         assert effect.baseline_us == pytest.approx(30, rel=0.01)
         assert effect.share_pct == pytest.approx(3, rel=0.01)
         (line,) = [line for line in comparison.in_words if "populate_sampling_params" in line]
-        assert "24.0 us a step less" in line
-        assert "30.0 us of a step of 1.000 ms (3.00%)" in line
+        assert "24.0 µs a step less" in line
+        assert "30.0 µs of a step of 1.000 ms (3.00%)" in line
         assert f"{word} (the device idles during {part}" in line
         assert "at most 3.09%" in line
 

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import pytest
 import torch
 from engine_driver import tiny_model
 from fake_subject import FakeClock, FakeSource
 from switching_subject import POINT, SwitchingSubject, complement, run_pass
 
-from specbench.engine.scoring import score_next_token
+from specbench.engine.scoring import logit_margin, score_next_token
 from specbench.measure.divergence import find_divergence, first_difference
 from specbench.measure.interruption import StopSignal
 from specbench.measure.trials import MeasuredTrial, TrialContext, measure_run
@@ -116,7 +118,7 @@ def test_a_run_cut_by_its_time_limit_is_compared_as_far_as_it_got() -> None:
 def test_the_margin_is_the_baselines_logit_minus_the_candidates() -> None:
     loaded = tiny_model()
     baseline, candidate = run("A"), run("B", injected=True)
-    found = find_divergence(baseline, candidate, loaded)
+    found = find_divergence(baseline, candidate, partial(logit_margin, loaded))
     assert found is not None
     assert found.baseline_token_id is not None
     assert found.candidate_token_id is not None

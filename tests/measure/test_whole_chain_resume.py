@@ -189,7 +189,7 @@ def stop_at_every(every: int, question: Question, tmp_path: Path) -> int:
 @pytest.mark.parametrize("design", ["mirrored", "runs"])
 def test_stopped_in_some_steps(tmp_path: Path, design: str) -> None:
     question = ask(tmp_path, NO_MARGIN, "measure.max_units=4", "measure.looks=2", f"measure.design={design}")
-    assert stop_at_every(41, question, tmp_path) > 3
+    assert stop_at_every(29, question, tmp_path) > 3
 
 
 @pytest.mark.slow
