@@ -40,7 +40,7 @@ def write_report(path: Path, report: Report, analysis: Analysis) -> None:
 
     folder = ResultsFolder(path)
     folder.write(REPORT, markdown.render_report(report))
-    folder.write(HTML, html.render(analysis))
+    folder.write(HTML, html.render_report(report, analysis))
 
 
 def show_analysis(analysis: Analysis, path: Path, *, as_json: bool) -> None:
