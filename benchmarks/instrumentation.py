@@ -3,9 +3,9 @@
     python benchmarks/instrumentation.py [--scenario scenarios/quickstart.yaml] [--segments 12] [--out results/x.json]
 
 Arm A marks no range, arm B records them all, as every measurement does; the tracer is exchanged where a comparison of
-toggles switches a variant. Two figures: B's time over A's, and the host's part of it alone, from the time the host takes
-from the start of a step to its launch, which every step keeps in both arms. The first has the noise of the whole step,
-the second does not: the ranges on the host are ``schedule``, ``prepare_inputs``, ``populate_sampling_params`` and
+toggles switches a variant. Two figures: B's time over A's, and the host's part of it alone, from the time that the host
+takes from the start of a step to its launch, which every step keeps in both arms. The first has the noise of the whole
+step, the second does not: the ranges on the host are ``schedule``, ``prepare_inputs``, ``populate_sampling_params`` and
 ``launch``; those on the device are as many and cost the same each.
 """
 
