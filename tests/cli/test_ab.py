@@ -316,7 +316,7 @@ def test_stopped_before_the_first_trial_nothing_is_concluded(
         return real(subject)
 
     monkeypatch.setattr(BuiltinSubject, "advance", advance)
-    assert main(["ab", str(scenario), "--baseline", "off", "--out", "out"]) == 130
+    assert main(["ab", str(scenario), "--baseline", "off", "--looks", "1", "--out", "out"]) == 130
     output, errors = capsys.readouterr()
     assert "nothing was measured yet" in errors
     assert output == ""
