@@ -25,7 +25,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from specbench.device.tracing import RangeRecorder
 from specbench.measure.arm_loads import ArmLoads
 from specbench.measure.arms import Arms, OpenArm
 from specbench.measure.clock import SystemClock
@@ -33,11 +32,11 @@ from specbench.measure.environment import describe_environment, describe_torch
 from specbench.measure.interruption import StopSignal
 from specbench.measure.recording import Kept
 from specbench.measure.subject import BuiltinSubject
-from specbench.measure.trials import TrialContext, measure_run
+from specbench.measure.trials import measure_run
 from specbench.measure.units import MeasuredBlock, gather_units
 from specbench.scenario.enumeration import complement, draw_mask
 from specbench.scenario.plan import AbSettings, ComparisonPlan, Trial
-from specbench.scenario.questions import ask_selftest, resolved_points
+from specbench.scenario.questions import ask_selftest
 from specbench.stats.contrasts import group_difference
 from specbench.stats.estimate import Estimate, estimate_units
 
@@ -76,7 +75,7 @@ def measure_mirrored(
 
 def measure_independent(arm: OpenArm, samples: Samples, until_s: float) -> None:
     """Whole runs by turns (A B A B ...), each with seeds of its own, until so many seconds are measured in all."""
-    context = TrialContext(arm.subject, SystemClock(), StopSignal(), None, arm.content.label)
+    context = arm.context(SystemClock(), StopSignal(), None, Kept())
     while samples.independent_s < until_s:
         started = time.monotonic()
         name = "AB"[samples.runs % 2]
@@ -137,9 +136,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     question = ask_selftest(options.scenario, options.set, num_aa=1)
     assert question.settings is not None
     pair = question.comparisons[0]
-    recorder = RangeRecorder()
-    points = list(zip(question.points, resolved_points(question), strict=True))
-    arms = Arms(points, lambda line: print(line, file=sys.stderr), recorder, recorder)
+    arms = Arms.of(question, lambda line: print(line, file=sys.stderr))
     samples = Samples()
     try:
         loads = ArmLoads(arms, SystemClock(), StopSignal(), Kept())

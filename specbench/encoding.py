@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import math
 import types
 import typing
 from collections.abc import Mapping, Sequence
 from functools import cache
+from pathlib import Path
 from typing import Any, TypeVar
 
 from specbench.errors import ResultsError
@@ -54,6 +56,35 @@ def from_json(kind: type[_Record], data: Any, where: str = "result") -> _Record:
     if isinstance(data, Mapping):
         check_schema_version(data, where)
     return typing.cast(_Record, _decode(kind, data, where))
+
+
+def read_object(
+    path: Path, *, missing: str = "there is no such file; is this a results folder?", hint: str | None = None
+) -> dict[str, Any]:
+    """One JSON object of a results folder; NaN and infinity, which no JSON has, are damage.
+
+    :param missing: what to say where there is no such file; ``hint`` what to try then.
+    :raises ResultsError: it is not there, damaged, or of a newer schema.
+    """
+    try:
+        data = json.loads(path.read_text(encoding="utf-8"), parse_constant=_refuse, parse_float=_parse_finite)
+    except FileNotFoundError:
+        raise ResultsError(missing, where=str(path), hint=hint) from None
+    except (OSError, ValueError) as error:
+        raise ResultsError(f"cannot be read: {error}", where=str(path)) from error
+    if not isinstance(data, dict):
+        raise ResultsError("holds no JSON object", where=str(path))
+    check_schema_version(data, str(path))
+    return data
+
+
+def _refuse(constant: str) -> Any:
+    raise ValueError(f"{constant} is no JSON, so the file is damaged")
+
+
+def _parse_finite(text: str) -> float:
+    value = float(text)
+    return value if math.isfinite(value) else _refuse(text)
 
 
 def check_schema_version(data: Mapping[str, Any], where: str) -> None:

@@ -10,6 +10,7 @@ import typer
 
 from specbench.cli.ab_planning import AbOptions, Settings, met_conditions, parse_fail_on, require_arms, typed_flags
 from specbench.cli.baseline_ref import NOTE, Checkout, check_out, name_arms
+from specbench.cli.options import Json, SaveOutputs, SavePrompts, Scenario, out_option, resume_option, set_option
 from specbench.cli.run_planning import say
 from specbench.cli.session_folder import (
     NOT_STARTED,
@@ -30,10 +31,7 @@ CONDITION_MET = 1
 
 
 def ab_command(
-    scenario: Annotated[
-        str | None,
-        typer.Argument(help="The scenario file; may be left out with --resume.", show_default=False),
-    ] = None,
+    scenario: Scenario = None,
     baseline: Annotated[
         str | None,
         typer.Option(metavar="V", help="What the candidates are compared with: a variant, off, on, or key=value,..."),
@@ -72,25 +70,12 @@ def ab_command(
         list[str] | None,
         typer.Option(metavar="LIST", help="Exit with 1 on any of slower,not-equivalent,inconclusive."),
     ] = None,
-    overrides: Annotated[
-        list[str] | None,
-        typer.Option("--set", metavar="KEY=VALUE", help="Change a key of all arms, as workload.concurrency=4."),
-    ] = None,
-    out: Annotated[
-        Path | None,
-        typer.Option(metavar="DIR", help="The folder of this comparison, new or empty; else one in results/."),
-    ] = None,
-    resume: Annotated[
-        Path | None,
-        typer.Option(metavar="DIR", help="Finish an interrupted comparison in its folder, to the same plan."),
-    ] = None,
-    json: Annotated[bool, typer.Option("--json", help="Print analysis.json and nothing else on stdout.")] = False,
-    save_outputs: Annotated[
-        bool, typer.Option("--save-outputs", help="Keep output text and token ids in requests.jsonl.")
-    ] = False,
-    save_prompts: Annotated[
-        bool, typer.Option("--save-prompts", help="Keep prompt text and token ids in requests.jsonl.")
-    ] = False,
+    overrides: Annotated[list[str] | None, set_option("Change a key of all arms, as workload.concurrency=4.")] = None,
+    out: Annotated[Path | None, out_option("comparison")] = None,
+    resume: Annotated[Path | None, resume_option("comparison")] = None,
+    json: Json = False,
+    save_outputs: SaveOutputs = False,
+    save_prompts: SavePrompts = False,
 ) -> int:
     """Compare configurations and print which is faster, by how much, with an interval, and why.
 

@@ -12,6 +12,16 @@ from typing import Annotated
 
 import typer
 
+from specbench.cli.options import (
+    Json,
+    SaveOutputs,
+    SavePrompts,
+    Scenario,
+    Variant,
+    out_option,
+    resume_option,
+    set_option,
+)
 from specbench.cli.run_execution import Job, build_tracers, measure
 from specbench.cli.run_planning import Options, plan_from, say
 from specbench.errors import InputError, InterruptedRunError, InvalidMeasurementError
@@ -24,38 +34,19 @@ from specbench.report.formats import markdown
 
 
 def run_command(
-    scenario: Annotated[
-        str | None,
-        typer.Argument(help="The scenario file; may be left out with --resume.", show_default=False),
-    ] = None,
-    variant: Annotated[
-        str | None,
-        typer.Option(metavar="V", help="A variant of the scenario, off, on, or key=value,key=value."),
-    ] = None,
-    overrides: Annotated[
-        list[str] | None,
-        typer.Option("--set", metavar="KEY=VALUE", help="Change a key, as workload.concurrency=4. Repeatable."),
-    ] = None,
-    out: Annotated[
-        Path | None,
-        typer.Option(metavar="DIR", help="The folder of this run, new or empty; else a new one in results/."),
-    ] = None,
-    resume: Annotated[
-        Path | None,
-        typer.Option(metavar="DIR", help="Finish an interrupted run in its folder, to the same plan."),
-    ] = None,
-    json: Annotated[bool, typer.Option("--json", help="Print analysis.json and nothing else on stdout.")] = False,
+    scenario: Scenario = None,
+    variant: Variant = None,
+    overrides: Annotated[list[str] | None, set_option()] = None,
+    out: Annotated[Path | None, out_option("run")] = None,
+    resume: Annotated[Path | None, resume_option("run")] = None,
+    json: Json = False,
     profile: Annotated[str, typer.Option(metavar="nvtx|torch|off", help="Mark ranges for a profiler.")] = "off",
     steps: Annotated[
         str | None,
         typer.Option(metavar="A-B", help="Profile these steps only, counted from warm-up's first."),
     ] = None,
-    save_outputs: Annotated[
-        bool, typer.Option("--save-outputs", help="Keep output text and token ids in requests.jsonl.")
-    ] = False,
-    save_prompts: Annotated[
-        bool, typer.Option("--save-prompts", help="Keep prompt text and token ids in requests.jsonl.")
-    ] = False,
+    save_outputs: SaveOutputs = False,
+    save_prompts: SavePrompts = False,
 ) -> None:
     """Measure one configuration and print throughput, latency, acceptance, time per step and gates.
 

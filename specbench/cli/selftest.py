@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from specbench.cli.ab_planning import Settings, typed_flags
+from specbench.cli.options import Json, out_option, resume_option, set_option
 from specbench.cli.run_planning import say
 from specbench.cli.session_folder import (
     NOT_STARTED,
@@ -42,19 +43,10 @@ def selftest_command(
     budget: Annotated[
         str | None, typer.Option(metavar="TIME", help=f"Longest time to measure. [default: {BUDGET}]")
     ] = None,
-    overrides: Annotated[
-        list[str] | None,
-        typer.Option("--set", metavar="KEY=VALUE", help="Change a key, as workload.concurrency=4. Repeatable."),
-    ] = None,
-    out: Annotated[
-        Path | None,
-        typer.Option(metavar="DIR", help="The folder of this selftest, new or empty; else a new one in results/."),
-    ] = None,
-    resume: Annotated[
-        Path | None,
-        typer.Option(metavar="DIR", help="Finish an interrupted selftest in its folder, to the same plan."),
-    ] = None,
-    json: Annotated[bool, typer.Option("--json", help="Print analysis.json and nothing else on stdout.")] = False,
+    overrides: Annotated[list[str] | None, set_option()] = None,
+    out: Annotated[Path | None, out_option("selftest")] = None,
+    resume: Annotated[Path | None, resume_option("selftest")] = None,
+    json: Json = False,
 ) -> None:
     """Try the instrument on this machine: 20 comparisons of equal arms, and a known delay in either arm.
 

@@ -12,9 +12,9 @@ from typing import Any
 
 from specbench.errors import InputError, InterruptedRunError, InvalidMeasurementError, ResultsError, ScenarioError
 from specbench.measure.environment import command_line, describe_environment
+from specbench.measure.results_folder import ResultsFolder
 from specbench.measure.session import (
     RunIdentity,
-    discard_question,
     read_question,
     require_same_machine,
     require_same_question,
@@ -121,7 +121,7 @@ def measuring(options: Options, opened: Opened) -> Iterator[None]:
         yield
     except InputError:
         if options.resume is None:
-            discard_question(opened.path, keep_folder=opened.existed)
+            ResultsFolder(opened.path).discard_unmeasured(keep_folder=opened.existed)
         raise
     except KeyboardInterrupt:
         raise interrupted(options, opened.path, "what was complete is kept") from None

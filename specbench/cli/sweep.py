@@ -7,6 +7,16 @@ from typing import Annotated
 
 import typer
 
+from specbench.cli.options import (
+    Json,
+    SaveOutputs,
+    SavePrompts,
+    Scenario,
+    Variant,
+    out_option,
+    resume_option,
+    set_option,
+)
 from specbench.cli.run_planning import say
 from specbench.cli.session_folder import (
     NOT_STARTED,
@@ -20,42 +30,22 @@ from specbench.cli.session_folder import (
 )
 from specbench.errors import EngineError, ScenarioError
 from specbench.measure.conclusion import conclude_question
-from specbench.records import Analysis
+from specbench.records import FAILED, Analysis
 from specbench.scenario.plan import Question
 
 EXECUTORS = ("local",)
-FAILED = "failed"
 
 
 def sweep_command(
-    scenario: Annotated[
-        str | None,
-        typer.Argument(help="The scenario file; may be left out with --resume.", show_default=False),
-    ] = None,
-    variant: Annotated[
-        str | None,
-        typer.Option(metavar="V", help="A variant of the scenario, off, on, or key=value,key=value."),
-    ] = None,
-    overrides: Annotated[
-        list[str] | None,
-        typer.Option("--set", metavar="KEY=VALUE", help="Change a key, as sweep.concurrency=1,2,4. Repeatable."),
-    ] = None,
+    scenario: Scenario = None,
+    variant: Variant = None,
+    overrides: Annotated[list[str] | None, set_option("Change a key, as sweep.concurrency=1,2,4. Repeatable.")] = None,
     executor: Annotated[str, typer.Option(metavar="local", help="Where points are measured.")] = "local",
-    out: Annotated[
-        Path | None,
-        typer.Option(metavar="DIR", help="The folder of this sweep, new or empty; else a new one in results/."),
-    ] = None,
-    resume: Annotated[
-        Path | None,
-        typer.Option(metavar="DIR", help="Finish an interrupted sweep in its folder, to the same plan."),
-    ] = None,
-    json: Annotated[bool, typer.Option("--json", help="Print analysis.json and nothing else on stdout.")] = False,
-    save_outputs: Annotated[
-        bool, typer.Option("--save-outputs", help="Keep output text and token ids in requests.jsonl.")
-    ] = False,
-    save_prompts: Annotated[
-        bool, typer.Option("--save-prompts", help="Keep prompt text and token ids in requests.jsonl.")
-    ] = False,
+    out: Annotated[Path | None, out_option("sweep")] = None,
+    resume: Annotated[Path | None, resume_option("sweep")] = None,
+    json: Json = False,
+    save_outputs: SaveOutputs = False,
+    save_prompts: SavePrompts = False,
 ) -> None:
     """Measure every point of the scenario's sweep and print a table of them.
 

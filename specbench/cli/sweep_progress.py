@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, TextIO
 
 from specbench.cli.progress import format_clock
 from specbench.measure.observers import SessionObserver, SessionProgress
-from specbench.records import TrialRecord
+from specbench.records import FAILED, TrialRecord
 from specbench.scenario.plan import PlanPoint
 
 if TYPE_CHECKING:
@@ -17,7 +17,6 @@ if TYPE_CHECKING:
     from rich.table import Table
 
 Now = Callable[[], float]
-FAILED = "failed"
 
 
 def make_sweep_observer(

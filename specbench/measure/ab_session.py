@@ -16,7 +16,7 @@ from specbench.measure.calibration import calibrate
 from specbench.measure.clock import SystemClock
 from specbench.measure.divergence import find_divergence
 from specbench.measure.interruption import StopSignal
-from specbench.measure.looks import BUDGET, due_look, has_ended, take_look
+from specbench.measure.looks import due_look, has_ended, take_look
 from specbench.measure.looks_file import append_look, read_looks
 from specbench.measure.observers import SessionObserver, SessionProgress
 from specbench.measure.plan_file import join_arm, read_plan_file, require_whole, write_plan_file
@@ -26,10 +26,10 @@ from specbench.measure.results_folder import PLAN, ResultsFolder
 from specbench.measure.session import read_question
 from specbench.measure.so_far import describe_so_far, measured_units
 from specbench.measure.trials import MeasuredTrial
-from specbench.records import Divergence, LookRecord, TrialRecord
+from specbench.records import BUDGET, Divergence, LookRecord, TrialRecord
 from specbench.scenario.enumeration import planned_units
 from specbench.scenario.plan import MIRRORED, ComparisonPlan, RunPlan
-from specbench.scenario.questions import plan_question, resolved_points
+from specbench.scenario.questions import plan_question
 from specbench.scenario.sizing import least_units
 
 SHOWING_SHARE = 50
@@ -47,13 +47,9 @@ def run_session(path: Path, process: int, observer: SessionObserver, stop: StopS
     :raises EngineError: an arm failed; blocks before that are on disk.
     :raises StorageError: a trial could not be written; trials before that are on disk.
     """
-    from specbench.device.tracing import RangeRecorder
-
     started_s = time.monotonic()
     question, _ = read_question(path)
-    recorder = RangeRecorder()
-    points = list(zip(question.points, resolved_points(question), strict=True))
-    arms = Arms(points, observer.announce, recorder, recorder)
+    arms = Arms.of(question, observer.announce)
     loads = ArmLoads(arms, SystemClock(), stop, kept or Kept())
     try:
         with ResultsFolder(path) as folder:
@@ -94,6 +90,7 @@ class _Session:
         assert plan.settings is not None
         self._plan, self._settings = plan, plan.settings
         self._folder, self._loads, self._observer, self._stop = folder, loads, observer, stop
+        self._process = process
         self._blocks = list_blocks(plan, process)
         self._looks: list[LookRecord] = read_looks(folder.path)
         self._started_s = started_s
@@ -216,9 +213,7 @@ class _Session:
 
     def _has_least_units(self, comparison: ComparisonPlan) -> bool:
         wanted = min(least_units(comparison, self._settings), planned_units(self._plan, comparison.index))
-        by_trial = group_by_trial(self._folder.contents.trials)
-        mine = [block for block in self._blocks if block.comparison == comparison.index]
-        done = sum(block.units for block in mine if complete_attempt(block, by_trial) is not None)
+        done = measured_units(self._plan, comparison.index, self._folder.contents.trials, self._process)
         return done >= math.ceil(wanted / self._settings.processes)
 
     def _elapsed_s(self) -> float:

@@ -10,9 +10,8 @@ import specbench
 from specbench.errors import ResultsError
 from specbench.measure import telemetry
 from specbench.measure.gates import Measured, judge_run
-from specbench.measure.results_folder import COMPLETE
 from specbench.measure.telemetry import FullBatch, StepTimes
-from specbench.records import Analysis, Point, RequestRecord, TrialRecord, WarmUp
+from specbench.records import COMPLETE, Analysis, Point, RequestRecord, TrialRecord, WarmUp
 from specbench.scenario.plan import PlanPoint
 
 

@@ -18,7 +18,7 @@ from specbench.measure.recording import Kept
 from specbench.measure.remote import RemoteSubject
 from specbench.measure.replay import ReplaySource, replay_recorded
 from specbench.measure.slices import EndlessSource, SliceSource
-from specbench.measure.subject import BuiltinSubject
+from specbench.measure.subject import BuiltinSubject, Subject
 from specbench.measure.trials import MeasuredTrial, TrialContext, measure_pass, measure_run, warm_up
 from specbench.scenario.plan import MIRRORED, AbSettings, ComparisonPlan, RunPlan, Trial
 
@@ -71,7 +71,7 @@ class ArmLoads:
             if warmup_requests and self._arms.is_new(point):
                 source = WarmUpSource(arm.source(arm.resolved.scenario.sampling.seed), warmup_requests)
                 warm_up(
-                    self._context(arm, arm, None),
+                    self._context(arm, arm.subject, None),
                     replay_recorded(arm.acceptance, source, warm_up=True),
                     arm.concurrency,
                 )
@@ -114,21 +114,18 @@ class ArmLoads:
             arm.point,
             trial,
             attempt,
-            self._replayed(arm, comparison, trial),
+            self._slice(arm, comparison, trial),
             arm.concurrency,
             injected=comparison.injected,
         )
 
-    def _slice(self, arm: OpenArm, comparison: ComparisonPlan, trial: Trial) -> SliceSource:
+    def _slice(self, arm: OpenArm, comparison: ComparisonPlan, trial: Trial) -> RequestSource:
         source = arm.source(trial.seed)
         count = conversations_of(source, comparison.segment_requests)
-        return SliceSource(source, trial.segment * count, count)
-
-    def _replayed(self, arm: OpenArm, comparison: ComparisonPlan, trial: Trial) -> RequestSource:
-        source = self._slice(arm, comparison, trial)
+        first = trial.segment * count
         if self._records(arm):
-            return ReplaySource(source, self._record_lengths(comparison, trial))
-        return replay_recorded(arm.acceptance, source)
+            return ReplaySource(SliceSource(source, first, count), self._record_lengths(comparison, trial))
+        return SliceSource(replay_recorded(arm.acceptance, source), first, count)
 
     @staticmethod
     def _records(arm: OpenArm) -> bool:
@@ -142,7 +139,7 @@ class ArmLoads:
         if key not in self._recorded:
             arm = self._arms.open_strict(comparison.baseline)
             source = self._slice(arm, comparison, trial)
-            context = self._context(arm, arm, None)
+            context = self._context(arm, arm.subject, None)
             found = measure_run(context, arm.point, replace(trial, arm=None), 0, source, arm.concurrency)
             self._recorded = {key: {r.request_id: tuple(r.accepted_lengths) for r in found.requests}}
         return self._recorded[key]
@@ -153,26 +150,17 @@ class ArmLoads:
         differing = {name for name in arms["A"] if arms["A"][name] != arms["B"].get(name)} or set(arms["A"])
         return {arm: {name: toggles[name] for name in sorted(differing)} for arm, toggles in arms.items()}
 
-    def _subject_of(self, arm: OpenArm, comparison: ComparisonPlan) -> OpenArm | InjectedSubject:
+    def _subject_of(self, arm: OpenArm, comparison: ComparisonPlan) -> Subject:
         if not comparison.injected:
-            return arm
+            return arm.subject
         # By the subject itself: one that was closed to make room is another one when it is opened again.
         key = (comparison.index, id(arm.subject))
         if key not in self._injected:
             self._injected[key] = InjectedSubject(arm.subject, comparison.injected)
         return self._injected[key]
 
-    def _context(self, arm: OpenArm, subject: OpenArm | InjectedSubject, plan_hash: str | None) -> TrialContext:
-        return TrialContext(
-            subject=subject.subject if isinstance(subject, OpenArm) else subject,
-            clock=self._clock,
-            stop=self._stop,
-            plan_hash=plan_hash,
-            label=arm.content.label,
-            note=arm.content.note,
-            kept=replace(self._kept, decode=arm.decode),
-            axes=arm.axes,
-        )
+    def _context(self, arm: OpenArm, subject: Subject, plan_hash: str | None) -> TrialContext:
+        return arm.context(self._clock, self._stop, plan_hash, self._kept, subject)
 
 
 def arm_points(comparison: ComparisonPlan) -> dict[str, int]:

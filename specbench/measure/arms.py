@@ -10,13 +10,17 @@ from typing import Any
 
 from specbench.device.tracing import RangeRecorder, Tracer
 from specbench.engine.config import AcceptanceSpec
+from specbench.measure.clock import Clock
+from specbench.measure.interruption import StopSignal
 from specbench.measure.load import Content, ContentSource, base_params, build_content, require_fit
-from specbench.measure.recording import Decode
+from specbench.measure.recording import Kept
 from specbench.measure.remote import RemoteSubject
 from specbench.measure.subject import BuiltinSubject, Subject
+from specbench.measure.trials import TrialContext
 from specbench.scenario.conflicts import REPLAY
 from specbench.scenario.machine import available_memory_bytes
-from specbench.scenario.plan import PlanPoint
+from specbench.scenario.plan import PlanPoint, Question, RunPlan
+from specbench.scenario.questions import resolved_points
 from specbench.scenario.resolve import ResolvedScenario
 from specbench.scenario.schema import Acceptance
 from specbench.scenario.units import parse_duration
@@ -61,10 +65,24 @@ class OpenArm:
         """Acceptance is that of another run."""
         return self.acceptance.mode == REPLAY
 
-    @property
-    def decode(self) -> Decode | None:
-        """Ids to text."""
-        return self.content.tokenizer.decode if self.content.tokenizer else None
+    def context(
+        self, clock: Clock, stop: StopSignal, plan_hash: str | None, kept: Kept, subject: Subject | None = None
+    ) -> TrialContext:
+        """What its trials have in common.
+
+        :param kept: what of the content is written; the decoder is the arm's own.
+        :param subject: in place of the arm's own, one with a known defect in it.
+        """
+        return TrialContext(
+            subject=subject or self.subject,
+            clock=clock,
+            stop=stop,
+            plan_hash=plan_hash,
+            label=self.content.label,
+            note=self.content.note,
+            kept=replace(kept, decode=self.content.tokenizer.decode if self.content.tokenizer else None),
+            axes=self.axes,
+        )
 
     @property
     def axes(self) -> dict[str, Any]:
@@ -102,6 +120,12 @@ class Arms:
         self._open: OrderedDict[int, OpenArm] = OrderedDict()
         self._contents: dict[str, Content] = {}
         self._warmed: set[int] = set()
+
+    @classmethod
+    def of(cls, plan: RunPlan | Question, announce: Announce) -> Arms:
+        """The arms of every point of a plan, whose engines record ranges."""
+        recorder = RangeRecorder()
+        return cls(list(zip(plan.points, resolved_points(plan), strict=True)), announce, recorder, recorder)
 
     def open(self, index: int) -> OpenArm:
         """The arm of point ``index``, its engine built if it is not yet.

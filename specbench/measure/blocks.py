@@ -6,11 +6,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 
-from specbench.records import TrialRecord
+from specbench.records import COMPLETE, TrialRecord
 from specbench.scenario.plan import RunPlan, Trial
-
-COMPLETE = ("complete", "timeout")
-"""Status of a trial that counts as measured."""
 
 
 @dataclass(frozen=True)

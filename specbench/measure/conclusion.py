@@ -9,7 +9,7 @@ from specbench import encoding
 from specbench.measure.analysis import RunContext
 from specbench.measure.looks_file import read_looks
 from specbench.measure.plan_file import read_plan_file
-from specbench.measure.results_folder import ANALYSIS, ENVIRONMENT, PLAN, ResultsFolder, read_json
+from specbench.measure.results_folder import ANALYSIS, ENVIRONMENT, PLAN, ResultsFolder
 from specbench.measure.session import read_question
 from specbench.records import Analysis
 from specbench.scenario.masking import mask_scenario
@@ -49,7 +49,7 @@ def _analyze(folder: ResultsFolder, plan: RunPlan, status: str) -> Analysis:
 
 def _context(path: Path, plan: RunPlan) -> RunContext:
     _, found = read_question(path)
-    environment: dict[str, Any] = read_json(path / ENVIRONMENT)
+    environment: dict[str, Any] = encoding.read_object(path / ENVIRONMENT)
     return RunContext(
         scenario=mask_scenario(plan.scenario),
         environment=environment,

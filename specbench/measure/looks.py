@@ -17,7 +17,7 @@ from specbench.measure.effects import estimate_units_of
 from specbench.measure.token_rules import judge_tokens
 from specbench.measure.unit_table import IntArray, UnitTable
 from specbench.measure.units import gather_units, select_blocks
-from specbench.records import LookRecord, TrialRecord
+from specbench.records import PLANNED, LookRecord, TrialRecord
 from specbench.scenario.enumeration import planned_units
 from specbench.scenario.plan import AbSettings, RunPlan
 from specbench.stats.estimate import Estimate
@@ -25,7 +25,6 @@ from specbench.stats.processes import MIN_PROCESSES
 from specbench.stats.sequential import AnytimeBound, Bound, LookPlan, plan_looks, single_look
 from specbench.stats.verdict import Verdict, decide
 
-PLANNED, BUDGET = "planned", "budget"
 CANDIDATE_ROLE = "candidate"
 MIN_UNITS = 2
 """Units of a process without which it has no noise to estimate, and counts at no look."""

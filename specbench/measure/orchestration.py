@@ -7,7 +7,7 @@ from pathlib import Path
 
 from specbench.measure.ab_session import run_session
 from specbench.measure.interruption import StopSignal
-from specbench.measure.looks import BUDGET, PLANNED, due_look, has_ended, take_look
+from specbench.measure.looks import due_look, has_ended, take_look
 from specbench.measure.looks_file import append_look, read_looks
 from specbench.measure.observers import SessionObserver
 from specbench.measure.plan_file import read_plan_file
@@ -15,6 +15,7 @@ from specbench.measure.recording import Kept
 from specbench.measure.results_folder import PLAN, ResultsFolder
 from specbench.measure.session import read_question
 from specbench.measure.so_far import measured_units
+from specbench.records import BUDGET, PLANNED
 from specbench.scenario.enumeration import planned_units
 from specbench.scenario.plan import RunPlan
 

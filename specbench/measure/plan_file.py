@@ -10,7 +10,7 @@ from specbench.measure.arms import OpenArm
 from specbench.measure.environment import describe_environment, describe_torch
 from specbench.measure.looks_file import read_looks
 from specbench.measure.remote import RemoteSubject
-from specbench.measure.results_folder import ENVIRONMENT, PLAN, TRIALS, ResultsFolder, read_json
+from specbench.measure.results_folder import ENVIRONMENT, PLAN, TRIALS, ResultsFolder
 from specbench.measure.session import join, join_process
 from specbench.measure.subject import BuiltinSubject
 from specbench.records import SCHEMA_VERSION
@@ -41,7 +41,7 @@ def read_plan_file(path: Path) -> RunPlan:
 
     :raises ResultsError: it is damaged.
     """
-    return plan_from_json(read_json(path), str(path))
+    return plan_from_json(encoding.read_object(path), str(path))
 
 
 def write_plan_file(folder: ResultsFolder, plan: RunPlan) -> None:
@@ -55,7 +55,7 @@ def join_arm(folder: ResultsFolder, arm: OpenArm) -> None:
     if isinstance(arm.subject, BuiltinSubject):
         # Nothing was measured yet: what the folder says of the machine was seen by this very command.
         begun = folder.contents.trials
-        here = describe_environment() if begun else read_json(folder.path / ENVIRONMENT)
+        here = describe_environment() if begun else encoding.read_object(folder.path / ENVIRONMENT)
         environment = {**here, "torch": describe_torch(arm.subject.num_threads)}
         join(folder, environment, arm.fingerprint, arm.point.index)
     elif isinstance(arm.subject, RemoteSubject):

@@ -131,6 +131,8 @@ class ReplaySource:
 def replay_recorded(acceptance: Acceptance, source: RequestSource, *, warm_up: bool = False) -> RequestSource:
     """``source`` as ``acceptance`` wants it: with the lengths that ``acceptance.source`` recorded, where it replays.
 
+    A slice is made of what this gives, so that a conversation that comes again in a later round replays its first.
+
     :param warm_up: of requests that were recorded nowhere: they commit one token a step.
     :raises ResultsError: the folder of ``acceptance.source`` cannot be used.
     """
@@ -138,20 +140,7 @@ def replay_recorded(acceptance: Acceptance, source: RequestSource, *, warm_up: b
         return source
     if warm_up:
         return ReplaySource(source, _one_a_step(source))
-    return ReplaySource(source, _Rounds(_read_lengths(str(acceptance.source))))
-
-
-class _Rounds(dict[str, tuple[int, ...]]):
-    """Recorded lengths, where a conversation that comes again in a later round replays those of its first."""
-
-    def __missing__(self, request_id: str) -> tuple[int, ...]:
-        first, _, later = request_id.rpartition("~")
-        if not later or not super().__contains__(first):
-            raise KeyError(request_id)
-        return self[first]
-
-    def __contains__(self, request_id: object) -> bool:
-        return super().__contains__(request_id) or super().__contains__(str(request_id).rpartition("~")[0])
+    return ReplaySource(source, _read_lengths(str(acceptance.source)))
 
 
 @lru_cache(maxsize=8)

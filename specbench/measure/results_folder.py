@@ -11,31 +11,28 @@ from __future__ import annotations
 import contextlib
 import errno
 import io
-import json
-import math
 import os
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timezone
 from pathlib import Path
 from types import TracebackType
-from typing import Any
 
 from specbench import encoding
 from specbench.errors import ResultsError, StorageError
 from specbench.measure.json_lines import parse_line, set_aside, split_lines
-from specbench.records import RequestRecord, TrialRecord
+from specbench.records import COMPLETE, RequestRecord, TrialRecord
 
 SCENARIO = "scenario.yaml"
 ENVIRONMENT = "environment.json"
+QUESTION = "question.json"
 PLAN = "plan.json"
+ARMS = "arms.json"
 TRIALS = "trials.jsonl"
 REQUESTS = "requests.jsonl"
 ANALYSIS = "analysis.json"
 REPORT = "report.md"
-COMPLETE = ("complete", "timeout")
-"""Status of a trial that a resumed run does not repeat."""
 
 
 def folder_name(scenario_name: str, short_hash: str, now: datetime) -> str:
@@ -213,13 +210,13 @@ class ResultsFolder:
             raise _not_stored(Path(os.fsdecode(file.name)), error) from error
 
     def discard_unmeasured(self, *, keep_folder: bool) -> None:
-        """Take back what a new run wrote before it found that its input is wrong; after a trial, do nothing.
+        """Take back what a new command wrote before it found that its input is wrong; after a trial, do nothing.
 
-        :param keep_folder: the folder was there before the run: it stays, empty as it was.
+        :param keep_folder: the folder was there before: it stays, empty as it was.
         """
         if self.contents.trials or _size(self.path / TRIALS):
             return
-        for name in (SCENARIO, ENVIRONMENT, PLAN, TRIALS, REQUESTS):
+        for name in (SCENARIO, ENVIRONMENT, QUESTION, ARMS, PLAN, TRIALS, REQUESTS):
             with contextlib.suppress(OSError):
                 (self.path / name).unlink()
         if not keep_folder:
@@ -268,29 +265,3 @@ def _not_stored(path: Path, error: OSError) -> StorageError:
         where=str(path),
         hint=f"free some space, then go on with --resume {path.parent}; what was measured before is kept",
     )
-
-
-def _refuse(constant: str) -> Any:
-    raise ValueError(f"{constant} is no JSON, so the file is damaged")
-
-
-def _parse_finite(text: str) -> float:
-    value = float(text)
-    return value if math.isfinite(value) else _refuse(text)
-
-
-def read_json(path: Path) -> dict[str, Any]:
-    """Read one JSON object of a results folder.
-
-    :raises ResultsError: it is not there, damaged, or of a newer schema.
-    """
-    try:
-        data = json.loads(path.read_text(encoding="utf-8"), parse_constant=_refuse, parse_float=_parse_finite)
-    except FileNotFoundError:
-        raise ResultsError("there is no such file; is this a results folder?", where=str(path)) from None
-    except (OSError, ValueError) as error:
-        raise ResultsError(f"cannot be read: {error}", where=str(path)) from error
-    if not isinstance(data, Mapping):
-        raise ResultsError("holds no JSON object", where=str(path))
-    encoding.check_schema_version(data, str(path))
-    return dict(data)

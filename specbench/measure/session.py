@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -18,15 +17,14 @@ from specbench.measure.clock import iso_utc
 from specbench.measure.environment import differences
 from specbench.measure.results_folder import (
     ANALYSIS,
+    ARMS,
     ENVIRONMENT,
     PLAN,
-    REQUESTS,
+    QUESTION,
     SCENARIO,
-    TRIALS,
     ResultsFolder,
     create_folder,
     folder_name,
-    read_json,
 )
 from specbench.records import SCHEMA_VERSION, Analysis
 from specbench.scenario.masking import mask_scenario
@@ -35,8 +33,6 @@ from specbench.scenario.plan_io import question_from_json
 from specbench.scenario.yaml12 import dump_yaml
 
 DEFAULT_PARENT = Path("results")
-QUESTION = "question.json"
-ARMS = "arms.json"
 ABSENT = "absent"
 MAX_CHANGES = 4
 
@@ -119,21 +115,6 @@ def _origin(identity: RunIdentity) -> dict[str, Any]:
     }
 
 
-def discard_question(path: Path, *, keep_folder: bool) -> None:
-    """Take back what a new command wrote before it found that its input is wrong; after a trial, do nothing.
-
-    :param keep_folder: the folder was there before: it stays, empty as it was.
-    """
-    if (path / TRIALS).exists() and (path / TRIALS).stat().st_size:
-        return
-    for name in (SCENARIO, ENVIRONMENT, QUESTION, ARMS, PLAN, TRIALS, REQUESTS):
-        with contextlib.suppress(OSError):
-            (path / name).unlink()
-    if not keep_folder:
-        with contextlib.suppress(OSError):
-            path.rmdir()  # stays if there is anything else in it
-
-
 def read_plan(path: Path) -> dict[str, Any]:
     """``plan.json`` of a folder that is to be resumed.
 
@@ -141,7 +122,7 @@ def read_plan(path: Path) -> dict[str, Any]:
     """
     if not path.is_dir():
         raise ResultsError("there is no such folder", where=f"--resume {path}")
-    return read_json(path / PLAN)
+    return encoding.read_object(path / PLAN)
 
 
 def read_question(path: Path) -> tuple[Question, dict[str, Any]]:
@@ -151,7 +132,7 @@ def read_question(path: Path) -> tuple[Question, dict[str, Any]]:
     """
     if not path.is_dir():
         raise ResultsError("there is no such folder", where=f"--resume {path}")
-    found = read_json(path / QUESTION)
+    found = encoding.read_object(path / QUESTION)
     question = question_from_json(found, str(path / QUESTION))
     if found.get("question_hash") != question.sha256:
         raise ResultsError(
@@ -181,7 +162,7 @@ def require_same_machine(path: Path, environment: Mapping[str, Any]) -> None:
 
     :raises ResultsError: names what differs.
     """
-    _refuse(path, differences(read_json(path / ENVIRONMENT), environment))
+    _refuse(path, differences(encoding.read_object(path / ENVIRONMENT), environment))
 
 
 def list_changes(before: Question, after: Question) -> list[str]:
@@ -247,7 +228,7 @@ def join(
     :raises ResultsError: trials in the folder were measured with something else; names what differs.
     :raises StorageError: it could not be written.
     """
-    first = read_json(folder.path / ENVIRONMENT)
+    first = encoding.read_object(folder.path / ENVIRONMENT)
     changed = differences(first, environment)
     mine = [trial for trial in folder.contents.trials if point in (None, trial.point)]
     for found in (trial.subject.get("fingerprint") for trial in mine):
@@ -273,7 +254,7 @@ def join_process(folder: ResultsFolder, point_index: int, described: Mapping[str
     :raises StorageError: it could not be written.
     """
     path = folder.path / ARMS
-    known = read_json(path).get("arms") if path.exists() else {}
+    known = encoding.read_object(path).get("arms") if path.exists() else {}
     if not isinstance(known, dict):
         raise ResultsError("arms is damaged", where=str(path))
     before, now = known.get(str(point_index)), encoding.to_json(described)
@@ -309,10 +290,10 @@ def conclude(folder: ResultsFolder, plan: RunPlan) -> Analysis:
     :raises ResultsError: no trial was measured.
     :raises StorageError: it could not be written.
     """
-    found = read_json(folder.path / PLAN)
+    found = encoding.read_object(folder.path / PLAN)
     context = RunContext(
         scenario=mask_scenario(plan.scenario),
-        environment=read_json(folder.path / ENVIRONMENT),
+        environment=encoding.read_object(folder.path / ENVIRONMENT),
         command=found.get("command"),
         plan_hash=plan.sha256,
         planned_trials=len(plan.trials),

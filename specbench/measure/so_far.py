@@ -12,10 +12,10 @@ from specbench.scenario.plan import RunPlan
 from specbench.stats.estimate import estimate_units, to_percent
 
 
-def measured_units(plan: RunPlan, comparison: int, trials: Iterable[TrialRecord]) -> int:
-    """Units of a comparison that are on disk."""
+def measured_units(plan: RunPlan, comparison: int, trials: Iterable[TrialRecord], process: int | None = None) -> int:
+    """Units of a comparison that are on disk; those of one process, or all."""
     by_trial = group_by_trial(trials)
-    mine = (block for block in list_blocks(plan) if block.comparison == comparison)
+    mine = (block for block in list_blocks(plan, process) if block.comparison == comparison)
     return sum(block.units for block in mine if complete_attempt(block, by_trial) is not None)
 
 

@@ -19,11 +19,9 @@ from specbench.measure.analysis import (
     total_warmup,
 )
 from specbench.measure.gates import FAIL, NOT_APPLICABLE, PASS, WARN, Measured, judge_run
-from specbench.measure.results_folder import COMPLETE
-from specbench.records import Analysis, Gate, Point, RequestRecord, TrialRecord
+from specbench.records import COMPLETE, FAILED, Analysis, Gate, Point, RequestRecord, TrialRecord
 from specbench.scenario.plan import PlanPoint, RunPlan
 
-FAILED = "failed"
 DRIFT_LIMIT = 0.05
 """Change of all points together from the first round to the last above which a trend is no longer small."""
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 
 from specbench.errors import EngineError, InputError, ResultsError
@@ -18,12 +17,10 @@ from specbench.measure.replay import replay_recorded
 from specbench.measure.results_folder import PLAN, ResultsFolder
 from specbench.measure.session import read_question
 from specbench.measure.trials import TrialContext, measure_run, warm_up
-from specbench.records import Evidence, RequestRecord, StepTable, TrialRecord, WarmUp
+from specbench.records import FAILED, Evidence, RequestRecord, StepTable, TrialRecord, WarmUp
 from specbench.scenario.masking import mask
 from specbench.scenario.plan import PlanPoint, RunPlan, Trial
-from specbench.scenario.questions import plan_sweep, resolved_points
-
-FAILED = "failed"
+from specbench.scenario.questions import plan_sweep
 
 
 def run_sweep(path: Path, observer: SessionObserver, stop: StopSignal, kept: Kept | None = None) -> str:
@@ -31,12 +28,8 @@ def run_sweep(path: Path, observer: SessionObserver, stop: StopSignal, kept: Kep
 
     :raises StorageError: a trial could not be written; trials before that are on disk.
     """
-    from specbench.device.tracing import RangeRecorder
-
     question, _ = read_question(path)
-    recorder = RangeRecorder()
-    points = list(zip(question.points, resolved_points(question), strict=True))
-    arms = Arms(points, observer.announce, recorder, recorder)
+    arms = Arms.of(question, observer.announce)
     try:
         with ResultsFolder(path) as folder:
             if (path / PLAN).exists():
@@ -99,16 +92,7 @@ class _Sweep:
         if not self._joined:
             join_arm(self._folder, arm)
             self._joined = True
-        context = TrialContext(
-            subject=arm.subject,
-            clock=self._clock,
-            stop=self._stop,
-            plan_hash=self._plan.sha256,
-            label=arm.content.label,
-            note=arm.content.note,
-            kept=replace(self._kept, decode=arm.decode),
-            axes=arm.axes,
-        )
+        context = arm.context(self._clock, self._stop, self._plan.sha256, self._kept)
         warmup = self._warm_up(context, arm, trial)
         measured = measure_run(
             context,

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from specbench.engine.optimizations.base import Exactness
 from specbench.measure.token_rules import describe_divergence
 from specbench.measure.unit_table import THROUGHPUT
-from specbench.records import Comparison, Effect, LookRecord, RangeEffect
+from specbench.records import BUDGET, Comparison, Effect, LookRecord, RangeEffect
 from specbench.stats.verdict import Verdict
 
 MOST_RANGES = 3
@@ -22,7 +22,6 @@ CLEARLY = 1.5
 ECHO = (0.7, 1.3)
 """Ratio of two ranges' changes between which they are one change, seen in a range and in the one around it."""
 ACCEPTANCE_GAP = 5e-4
-BUDGET = "budget"
 _PARTS = {
     "tokens_per_step": "tokens committed a step",
     "device": "device time",
@@ -84,7 +83,7 @@ def say_where_it_comes_from(comparison: Comparison) -> list[str]:
 def _excludes_zero(effect: Effect | None) -> bool:
     if effect is None or effect.ci_low_pct is None or effect.ci_high_pct is None:
         return False
-    return effect.ci_low_pct > 0 or effect.ci_high_pct < 0 or effect.ci_low_pct == effect.ci_high_pct != 0
+    return effect.ci_low_pct > 0 or effect.ci_high_pct < 0
 
 
 def say_hidden_work(comparison: Comparison) -> list[str]:

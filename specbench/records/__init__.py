@@ -9,6 +9,10 @@ from __future__ import annotations
 from specbench.records.analysis import Analysis, Distribution, Point, RangeStats
 from specbench.records.comparison import INVALID, Comparison, Difference, Effect, Gate, Pooled, RangeEffect, Unit
 from specbench.records.trial import (
+    BUDGET,
+    COMPLETE,
+    FAILED,
+    PLANNED,
     SCHEMA_VERSION,
     STEP_COUNTS_BY_POSITION,
     STEP_TIMES,
@@ -25,7 +29,11 @@ from specbench.records.trial import (
 )
 
 __all__ = [
+    "BUDGET",
+    "COMPLETE",
+    "FAILED",
     "INVALID",
+    "PLANNED",
     "SCHEMA_VERSION",
     "STEP_COUNTS_BY_POSITION",
     "STEP_TIMES",

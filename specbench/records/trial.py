@@ -52,6 +52,12 @@ class StepRecord:
     num_occupied: int = 0
 
 
+COMPLETE = ("complete", "timeout")
+"""Status of a trial that is not measured again."""
+FAILED = "failed"
+"""Status of a trial whose point could not be measured."""
+PLANNED, BUDGET = "planned", "budget"
+"""Reasons of a look: the plan's, or that time was over before the plan was."""
 STEP_COUNTS_BY_POSITION = ("drafted", "accepted", "eligible", "opened")
 STEP_TIMES = ("host_start_ns", "launch_ns", "device_start_ns", "device_end_ns", "output_ns")
 

@@ -6,10 +6,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from specbench.records import Analysis, Comparison, Point, Pooled
+from specbench.records import FAILED, Analysis, Comparison, Point, Pooled
 from specbench.report.comparison import arms_words, by_arm
 from specbench.report.plots import ForestRow, UnitMark, distribution_plot, forest_plot, units_plot
-from specbench.report.sweep import FAILED, point_coordinates
+from specbench.report.sweep import point_coordinates
 from specbench.report.sweep_plots import Bar, series_plot, stacked_bars
 from specbench.report.words import effect_decimals, percent, point_words, short_keys, tone_of, value_words
 

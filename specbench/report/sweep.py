@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from specbench.records import Analysis, Point
+from specbench.records import FAILED, Analysis, Point
 from specbench.report.layout import NUM_SHOWN_SECTIONS, Block, Cell, Quantity, Section, Span, Table
 from specbench.report.point_tables import point_tables
 from specbench.report.words import plural, point_words, short_keys, value_words
 
-FAILED = "failed"
 _COLUMNS = ("tok/s", "per user", "accept.", "TTFT p50", "TPOT p50", "step", "device", "exposed")
 
 

@@ -12,10 +12,11 @@ from typing import Any
 import pytest
 from fake_subject import make_run, open_folder
 
+from specbench import encoding
 from specbench.errors import ResultsError, StorageError
 from specbench.measure import results_folder
 from specbench.measure.executor import execute, measure_trial
-from specbench.measure.results_folder import ResultsFolder, create_folder, folder_name, read_json
+from specbench.measure.results_folder import ResultsFolder, create_folder, folder_name
 from specbench.records import RequestRecord, TrialRecord
 
 NOON = datetime(2026, 1, 31, 12, 0, tzinfo=timezone.utc)
@@ -204,6 +205,6 @@ def test_only_an_unmeasured_folder_is_taken_back(tmp_path: Path, keep_folder: bo
 def test_a_number_that_is_none_is_damage(number: str, tmp_path: Path) -> None:
     (tmp_path / "plan.json").write_text(f'{{"settings": {{"margin": [0.5, {number}]}}}}')
     with pytest.raises(ResultsError, match=rf"plan\.json: cannot be read: {number} is no JSON"):
-        read_json(tmp_path / "plan.json")
+        encoding.read_object(tmp_path / "plan.json")
     (tmp_path / "plan.json").write_text('{"settings": {"margin": [0.5, 1e3]}}')
-    assert read_json(tmp_path / "plan.json") == {"settings": {"margin": [0.5, 1000.0]}}
+    assert encoding.read_object(tmp_path / "plan.json") == {"settings": {"margin": [0.5, 1000.0]}}

@@ -13,8 +13,8 @@ from fake_subject import make_run, open_folder
 from specbench.errors import ResultsError
 from specbench.measure.executor import measure_trial
 from specbench.measure.remote import RemoteSubject
-from specbench.measure.results_folder import ResultsFolder
-from specbench.measure.session import ARMS, discard_question, join_process
+from specbench.measure.results_folder import ARMS, ResultsFolder
+from specbench.measure.session import join_process
 
 BUILD: dict[str, Any] = {
     "specbench": "1.0",
@@ -84,7 +84,7 @@ def test_a_damaged_file_is_refused(tmp_path: Path) -> None:
 def test_it_is_taken_back_with_a_question_that_was_wrong(tmp_path: Path) -> None:
     with ResultsFolder(tmp_path) as folder:
         join_process(folder, 0, BUILD)
-    discard_question(tmp_path, keep_folder=True)
+    ResultsFolder(tmp_path).discard_unmeasured(keep_folder=True)
     assert list(tmp_path.iterdir()) == []
 
 
