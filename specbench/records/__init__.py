@@ -7,7 +7,23 @@
 from __future__ import annotations
 
 from specbench.records.analysis import Analysis, Distribution, Point, RangeStats
-from specbench.records.comparison import INVALID, Comparison, Difference, Effect, Gate, Pooled, RangeEffect, Unit
+from specbench.records.comparison import (
+    ALL_BUT,
+    ALONE,
+    CANDIDATE,
+    DELAY,
+    EQUAL_ARMS,
+    INVALID,
+    PAIR,
+    SWAPPED,
+    Comparison,
+    Difference,
+    Effect,
+    Gate,
+    Pooled,
+    RangeEffect,
+    Unit,
+)
 from specbench.records.trial import (
     BUDGET,
     COMPLETE,
@@ -29,14 +45,21 @@ from specbench.records.trial import (
 )
 
 __all__ = [
+    "ALL_BUT",
+    "ALONE",
     "BUDGET",
+    "CANDIDATE",
     "COMPLETE",
+    "DELAY",
+    "EQUAL_ARMS",
     "FAILED",
     "INVALID",
+    "PAIR",
     "PLANNED",
     "SCHEMA_VERSION",
     "STEP_COUNTS_BY_POSITION",
     "STEP_TIMES",
+    "SWAPPED",
     "Analysis",
     "Comparison",
     "Difference",

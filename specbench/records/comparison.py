@@ -8,6 +8,10 @@ from typing import Any
 from specbench.records.trial import Divergence
 
 INVALID = "INVALID"
+CANDIDATE, ALONE, ALL_BUT, PAIR = "candidate", "alone", "all but", "pair"
+"""Roles of a comparison in ``ab``: what was asked, and with ``--each`` what its parts contribute."""
+EQUAL_ARMS, DELAY, SWAPPED = "A/A", "delay", "swapped"
+"""Roles of a comparison in ``selftest``."""
 
 
 @dataclass(frozen=True)
