@@ -137,7 +137,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "ci_low_pct": interval.low_pct if interval else None,
         "ci_high_pct": interval.high_pct if interval else None,
         "units": len(units),
-        "step_ms": float(units.baseline.time_ns.sum() / units.baseline.steps.sum() / 1e6),
+        "step_ms": step_us / 1e3,
         "scenario": question.scenario,
         "environment": {**describe_environment(), "torch": describe_torch(threads)},
     }

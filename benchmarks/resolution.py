@@ -38,7 +38,7 @@ from specbench.scenario.enumeration import complement, draw_mask
 from specbench.scenario.plan import AbSettings, ComparisonPlan, Trial
 from specbench.scenario.questions import ask_selftest
 from specbench.stats.contrasts import group_difference
-from specbench.stats.estimate import Estimate, estimate_units
+from specbench.stats.estimate import Estimate, estimate_units, to_percent
 
 
 @dataclass
@@ -89,7 +89,7 @@ def measure_independent(arm: OpenArm, samples: Samples, until_s: float) -> None:
 def half_width_pct(estimate: Estimate) -> float | None:
     """Of the 95% interval."""
     interval = estimate.interval()
-    return None if interval is None else 100 * math.expm1(interval.half_width)
+    return None if interval is None else to_percent(interval.half_width)
 
 
 def spread_pct(values: Sequence[float]) -> float:
@@ -110,7 +110,7 @@ def summarize(samples: Samples) -> dict[str, Any]:
     }
     rows = {
         name: {
-            "effect_pct": 100 * math.expm1(estimate.mean),
+            "effect_pct": to_percent(estimate.mean),
             "half_width_pct": half_width_pct(estimate),
             "samples": count,
             "minutes": seconds / 60,

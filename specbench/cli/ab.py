@@ -18,7 +18,6 @@ from specbench.cli.session_folder import (
     Options,
     finish,
     interrupted,
-    measuring,
     open_question,
     require_consistent,
 )
@@ -106,10 +105,12 @@ def compare(options: AbOptions) -> int:
     """
     with ExitStack() as stack:
         opened = _open(options, stack)
-        status = _measure(options, opened)
+        from specbench.cli.session_execution import measure_question
+
+        status = measure_question(options.shared, opened)
         analysis = conclude_question(opened.path, status)
         if analysis is None:
-            raise interrupted(options.shared, opened.path, NOT_STARTED)
+            raise interrupted(options.shared.command, opened.path, NOT_STARTED)
     return _end(options, opened.path, analysis, status)
 
 
@@ -137,19 +138,11 @@ def _ask(options: AbOptions, checkout: Checkout | None) -> Question:
     )
 
 
-def _measure(options: AbOptions, opened: Opened) -> str:
-    """Measure what the folder lacks; return ``complete`` or ``interrupted``."""
-    from specbench.cli.session_execution import measure_question
-
-    with measuring(options.shared, opened):
-        return measure_question(options.shared, opened)
-
-
 def _end(options: AbOptions, path: Path, analysis: Analysis, status: str) -> int:
-    from specbench.cli.session_output import show_analysis, write_reports
+    from specbench.cli.session_output import show_result, write_reports
 
-    write_reports(path, analysis)
-    show_analysis(analysis, path, as_json=options.shared.json)
+    report = write_reports(path, analysis)
+    show_result(analysis, report, path, as_json=options.shared.json)
     finish(options.shared, path, analysis, status)
     met = met_conditions(options.fail_on, analysis.comparisons)
     for line in met:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from specbench.cli.session_folder import Options, name_comparison
 from specbench.errors import ScenarioError, nearest_hint
-from specbench.records import INVALID, Comparison
+from specbench.records import CANDIDATE, INVALID, Comparison
 from specbench.scenario.units import parse_duration, parse_percent
 
 SLOWER = "SLOWER"
@@ -134,7 +134,7 @@ def met_conditions(names: Iterable[str], comparisons: Sequence[Comparison]) -> l
 
     ``--each`` adds comparisons that explain a candidate; only the candidates themselves are judged.
     """
-    judged = [comparison for comparison in comparisons if comparison.role == "candidate"]
+    judged = [comparison for comparison in comparisons if comparison.role == CANDIDATE]
     lines = []
     for name in names:
         met = [comparison for comparison in judged if FAIL_ON[name](comparison)]

@@ -22,11 +22,10 @@ from specbench.measure.session import read_question
 from specbench.scenario.loader import load_scenario
 from specbench.scenario.places import dotted
 from specbench.scenario.schema import Scenario
-from specbench.scenario.variants import variant_overrides
+from specbench.scenario.variants import ON, variant_overrides
 from specbench.scenario.yaml12 import to_plain
 
 NOTE = "baseline_ref"
-DEFAULT_CANDIDATE = "on"
 NAME_LENGTH = 40
 
 
@@ -166,30 +165,27 @@ def name_arms(options: AbOptions, checkout: Checkout | None) -> Arms:
     """
     if checkout is None:
         assert options.baseline is not None, "checked with the flags"
-        return Arms(options.baseline, tuple(options.candidates) or (DEFAULT_CANDIDATE,))
-    taken: dict[str, Any] = dict.fromkeys(_load(options).variants)
+        return Arms(options.baseline, tuple(options.candidates) or (ON,))
+    assert options.shared.scenario is not None
+    scenario = load_scenario(options.shared.scenario, options.shared.overrides)
+    taken: dict[str, Any] = dict.fromkeys(scenario.variants)
     asked = options.baseline
     baseline = _unused(_name(f"{asked}-at-{checkout.revision}" if asked else checkout.revision), taken)
     process: dict[str, Any] = {"worktree": str(checkout.path)}
-    named = {baseline: {**_changes(options, asked, "--baseline"), "process": process}}
+    named = {baseline: {**_changes(scenario, asked, "--baseline"), "process": process}}
     candidates: list[str | None] = [*options.candidates] or [asked]
     for candidate in candidates:
         name = _unused(_name(f"{candidate}-here" if candidate else "here"), {**taken, **named})
-        named[name] = {**_changes(options, candidate, "--candidate"), "process": {}}
+        named[name] = {**_changes(scenario, candidate, "--candidate"), "process": {}}
     overrides = tuple(f"variants.{name}={json.dumps(changes)}" for name, changes in named.items())
     return Arms(baseline, tuple(name for name in named if name != baseline), overrides)
 
 
-def _load(options: AbOptions) -> Scenario:
-    assert options.shared.scenario is not None
-    return load_scenario(options.shared.scenario, options.shared.overrides)
-
-
-def _changes(options: AbOptions, variant: str | None, flag: str) -> dict[str, Any]:
+def _changes(scenario: Scenario, variant: str | None, flag: str) -> dict[str, Any]:
     """What a variant changes in the scenario, key in full -> value; nothing for the scenario as it stands."""
     if variant is None:
         return {}
-    overrides = variant_overrides(variant, _load(options), flag=flag)
+    overrides = variant_overrides(variant, scenario, flag=flag)
     for override in overrides:
         if override.path[0] == "process":
             raise ScenarioError(

@@ -12,7 +12,7 @@ from specbench.engine.models.checkpoint import find_model
 from specbench.errors import ModelNotFoundError, ScenarioError
 from specbench.registry import PRESETS
 from specbench.scenario.estimate import count_requests
-from specbench.scenario.loader import load_scenario, load_variants
+from specbench.scenario.loader import ScenarioFile, open_scenario
 from specbench.scenario.machine import available_memory_bytes
 from specbench.scenario.memory import block_bytes
 from specbench.scenario.plan import RunPlan
@@ -44,11 +44,12 @@ def check_command(
         raise ScenarioError(
             "no scenario is given", where="specbench check", hint="specbench check scenarios/quickstart.yaml"
         )
-    resolved, variants = check_scenario(scenario, overrides or [], variant)
+    file = open_scenario(scenario, overrides or [])
+    resolved, variants = check_scenario(file, variant)
     plan = plan_run(resolved, variant or BASE)
     summary = summarize(resolved, plan, variants)
     # A variant may set what the sweep varies, and still be right for `run`, which has one point.
-    summary["sweep_points"] = count_points(scenario, overrides or []) if variant is None else None
+    summary["sweep_points"] = count_points(file) if variant is None else None
     if json:
         print_json({"scenario": plan.scenario, "summary": summary, "plan_sha256": plan.sha256})
         return
@@ -57,15 +58,15 @@ def check_command(
         print(f"# {name}: {line}")
 
 
-def check_scenario(path: str, overrides: list[str], variant: str | None) -> tuple[ResolvedScenario, list[str]]:
-    """Load and resolve the scenario, and every variant it names unless overrides or a variant narrow the question.
+def check_scenario(file: ScenarioFile, variant: str | None) -> tuple[ResolvedScenario, list[str]]:
+    """Resolve the scenario, and every variant it names unless overrides or a variant narrow the question.
 
     :raises InputError: whatever is wrong.
     """
-    resolved = resolve(load_scenario(path, overrides, variant))
-    if overrides or variant is not None:
+    resolved = resolve(file.with_variant(variant))
+    if file.overrides or variant is not None:
         return resolved, []
-    variants = load_variants(path)
+    variants = file.all_variants()
     for changed in variants.values():
         resolve(changed)
     return resolved, list(variants)

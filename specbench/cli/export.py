@@ -73,7 +73,7 @@ def choose_format(name: str | None, output: Path | None) -> str:
 
 def run_name(path: Path) -> str:
     """What a run is called where there are several: its folder."""
-    folder = path.parent if path.is_file() else path
+    folder = path.parent if os.path.isfile(path) else path
     return folder.resolve().name
 
 
@@ -92,7 +92,7 @@ def is_stream(output: Path) -> bool:
 
     It is asked by the name as given: ``/dev/stdout`` resolves to a name that no file has.
     """
-    return is_stdout(output) or (output.exists() and not output.is_file() and not output.is_dir())
+    return is_stdout(output) or (os.path.exists(output) and not os.path.isfile(output) and not os.path.isdir(output))
 
 
 def require_harmless(output: Path) -> None:
@@ -100,7 +100,7 @@ def require_harmless(output: Path) -> None:
 
     :raises ResultsError: the file lies in a results folder and is no report, is a folder, or its folder is not there.
     """
-    if output.is_dir():
+    if os.path.isdir(output):
         raise ResultsError("is a folder", where=f"-o {output}", hint=f"-o {output / 'report.html'}")
     folder = output.resolve().parent
     if not folder.is_dir():

@@ -1,10 +1,13 @@
-"""Options that mean the same for ``run``, ``sweep``, ``ab`` and ``selftest``, said once."""
+"""Options that mean the same for ``run``, ``sweep``, ``ab`` and ``selftest``, said and checked once."""
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+
+from specbench.errors import ScenarioError
 
 Scenario = Annotated[
     str | None, typer.Argument(help="The scenario file; may be left out with --resume.", show_default=False)
@@ -30,3 +33,15 @@ def out_option(noun: str) -> Any:
 def resume_option(noun: str) -> Any:
     """``--resume``."""
     return typer.Option(metavar="DIR", help=f"Finish an interrupted {noun} in its folder, to the same plan.")
+
+
+def require_source(where: str, scenario: str | None, out: Path | None, resume: Path | None) -> None:
+    """Refuse a command that has neither a scenario nor a folder to resume, or a folder too many.
+
+    :param where: the command, for messages.
+    :raises ScenarioError: names the flags.
+    """
+    if out is not None and resume is not None:
+        raise ScenarioError("--out and --resume exclude each other", where=where)
+    if scenario is None and resume is None:
+        raise ScenarioError("no scenario is given", where=where, hint=f"{where} scenarios/quickstart.yaml")

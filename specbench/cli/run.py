@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import shlex
-import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
+import os
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Annotated
@@ -23,14 +20,17 @@ from specbench.cli.options import (
     set_option,
 )
 from specbench.cli.run_execution import Job, build_tracers, measure
-from specbench.cli.run_planning import Options, plan_from, say
-from specbench.errors import InputError, InterruptedRunError, InvalidMeasurementError
+from specbench.cli.run_planning import Options, plan_from
+from specbench.cli.session_folder import KEPT, NOT_STARTED, interrupted, resumable
+from specbench.cli.session_output import show_result
+from specbench.errors import InputError, InvalidMeasurementError
 from specbench.measure.environment import command_line, describe_environment
 from specbench.measure.results_folder import REPORT, ResultsFolder
 from specbench.measure.session import RunIdentity, conclude, require_same_run, start_folder
-from specbench.records import Analysis
-from specbench.report.formats import json as json_format
 from specbench.report.formats import markdown
+from specbench.report.report import build_report
+
+COMMAND = "run"
 
 
 def run_command(
@@ -55,9 +55,9 @@ def run_command(
     """
     options = Options(scenario, overrides or [], variant, out, resume, json, profile, steps, save_outputs, save_prompts)
     job = prepare(options)
-    existed = out is not None and out.exists()
+    existed = out is not None and os.path.exists(out)
     path = open_path(job)
-    with resumable(path), ResultsFolder(path) as folder:
+    with resumable(COMMAND, path, "trials that were complete are kept"), ResultsFolder(path) as folder:
         try:
             status = measure(job, folder)
         except InputError:
@@ -65,15 +65,16 @@ def run_command(
                 folder.discard_unmeasured(keep_folder=existed)
             raise
         if status == "interrupted" and not folder.contents.trials:
-            raise _interrupted(path, "nothing was measured yet")
+            raise interrupted(COMMAND, path, NOT_STARTED)
         analysis = conclude(folder, job.plan)
-        folder.write(REPORT, markdown.render(analysis))
-    show(analysis, path, options)
+        report = build_report(analysis)
+        folder.write(REPORT, markdown.render_report(report))
+    show_result(analysis, report, path, as_json=json)
     if not analysis.is_valid:
         failed = "; ".join(f"{gate.name}: {gate.detail}" for gate in analysis.gates if gate.status == "fail")
         raise InvalidMeasurementError(f"INVALID: the figures may not be used: {failed}", where=str(path))
     if status == "interrupted":
-        raise _interrupted(path, "what was measured is kept")
+        raise interrupted(COMMAND, path, KEPT)
 
 
 def prepare(options: Options) -> Job:
@@ -97,32 +98,3 @@ def open_path(job: Job) -> Path:
     name = job.resolved.scenario.name or "run"
     identity = RunIdentity(name, command_line(), datetime.now(timezone.utc))
     return start_folder(job.plan, job.environment, identity, job.options.out)
-
-
-@contextmanager
-def resumable(path: Path) -> Iterator[None]:
-    """Say how to go on when Ctrl-C strikes outside a measured window."""
-    try:
-        yield
-    except KeyboardInterrupt:
-        raise _interrupted(path, "trials that were complete are kept") from None
-
-
-def _interrupted(path: Path, kept: str) -> InterruptedRunError:
-    command = shlex.join(["specbench", "run", "--resume", str(path)])
-    return InterruptedRunError(f"interrupted; {kept} in {path}", hint=f"{command}, to finish it")
-
-
-def show(analysis: Analysis, path: Path, options: Options) -> None:
-    """Print the result on stdout: JSON and nothing else, or tables."""
-    if options.json:
-        sys.stdout.write(json_format.render(analysis))
-        say(f"results: {path}")
-        return
-    from specbench.cli.tables import open_console
-    from specbench.report.console import print_report
-    from specbench.report.report import build_report
-
-    console = open_console()
-    print_report(build_report(analysis), console)
-    console.print(f"\nresults: {path}", markup=False, soft_wrap=True)

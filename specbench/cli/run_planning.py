@@ -6,6 +6,7 @@ import sys
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from specbench.cli.options import require_source
 from specbench.errors import ScenarioError
 from specbench.measure.results_folder import SCENARIO
 from specbench.measure.session import read_plan
@@ -49,14 +50,11 @@ def plan_from(options: Options) -> tuple[ResolvedScenario, RunPlan]:
 
 
 def _read(options: Options) -> tuple[ResolvedScenario, str]:
-    if options.out is not None and options.resume is not None:
-        raise ScenarioError("--out and --resume exclude each other", where="specbench run")
+    require_source("specbench run", options.scenario, options.out, options.resume)
     if options.scenario is not None:
         resolved = resolve(load_scenario(options.scenario, options.overrides, options.variant))
         return resolved, options.variant or BASE
-    if options.resume is None:
-        hint = "specbench run scenarios/quickstart.yaml"
-        raise ScenarioError("no scenario is given", where="specbench run", hint=hint)
+    assert options.resume is not None, "checked with the flags"
     if options.overrides or options.variant is not None:
         raise ScenarioError("--set and --variant need the scenario they change", where="specbench run --resume")
     points = read_plan(options.resume).get("points") or [{}]

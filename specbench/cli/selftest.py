@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -10,13 +9,10 @@ import typer
 
 from specbench.cli.ab_planning import Settings, typed_flags
 from specbench.cli.options import Json, out_option, resume_option, set_option
-from specbench.cli.run_planning import say
 from specbench.cli.session_folder import (
     NOT_STARTED,
-    Opened,
     Options,
     interrupted,
-    measuring,
     open_question,
     require_consistent,
 )
@@ -62,10 +58,13 @@ def selftest_command(
     require_consistent(options, needs_scenario=False)
     stands = resume is not None and scenario is None and not options.overrides and not given
     opened = open_question(options, None if stands else lambda: _ask(options, settings))
-    status = _measure(options, opened)
+    from specbench.cli.session_execution import measure_question
+
+    status = measure_question(options, opened)
     analysis = conclude_question(opened.path, status)
     if analysis is None or status == "interrupted":
-        raise interrupted(options, opened.path, NOT_STARTED if analysis is None else "it is judged when it is complete")
+        kept = NOT_STARTED if analysis is None else "it is judged when it is complete"
+        raise interrupted(options.command, opened.path, kept)
     _end(options, opened.path, analysis)
 
 
@@ -74,13 +73,6 @@ def _ask(options: Options, settings: Settings) -> Question:
 
     path = options.scenario or DEFAULT_SCENARIO
     return ask_selftest(path, [f"measure.budget={BUDGET}", *options.overrides, *settings.overrides()])
-
-
-def _measure(options: Options, opened: Opened) -> str:
-    from specbench.cli.session_execution import measure_question
-
-    with measuring(options, opened):
-        return measure_question(options, opened)
 
 
 def _end(options: Options, path: Path, analysis: Analysis) -> None:
@@ -107,14 +99,8 @@ def _end(options: Options, path: Path, analysis: Analysis) -> None:
 
 def _show(options: Options, path: Path, selftest: SelfTest, analysis: Analysis) -> None:
     from specbench.cli.selftest_report import build_selftest_report
-    from specbench.cli.session_output import show_report, write_report
+    from specbench.cli.session_output import show_result, write_report
 
     report = build_selftest_report(selftest, analysis)
     write_report(path, report, analysis)
-    if options.json:
-        from specbench.report.formats import json as json_format
-
-        sys.stdout.write(json_format.render(analysis))
-        say(f"results: {path}")
-        return
-    show_report(report, path)
+    show_result(analysis, report, path, as_json=options.json)

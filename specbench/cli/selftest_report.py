@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from specbench.measure.selftest import DELAY, EQUAL_ARMS, PASS, SWAPPED, SelfTest, judge_alone
-from specbench.records import Analysis, Comparison
+from specbench.measure.selftest import PASS, SelfTest, judge_alone
+from specbench.records import DELAY, EQUAL_ARMS, SWAPPED, Analysis, Comparison
 from specbench.report.facts import setup_facts, summarize_environment
 from specbench.report.layout import Cell, Facts, Quantity, Report, Section, Span, Table, Word, sort_gates
 

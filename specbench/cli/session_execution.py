@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
-from specbench.cli.session_folder import Opened, Options
+from specbench.cli.session_folder import Opened, Options, measuring
 from specbench.cli.session_progress import make_observer
 from specbench.errors import InterruptedRunError
 from specbench.measure.interruption import StopSignal
@@ -20,6 +20,11 @@ def measure_question(options: Options, opened: Opened) -> str:
 
     :raises SpecbenchError: whatever went wrong; what was measured before is on disk.
     """
+    with measuring(options, opened):
+        return _measure(options, opened)
+
+
+def _measure(options: Options, opened: Opened) -> str:
     from specbench.measure.orchestration import measure_ab
 
     observer = make_observer()

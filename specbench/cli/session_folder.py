@@ -1,15 +1,20 @@
-"""What ``ab``, ``sweep`` and ``selftest`` have in common: the question, its folder, and how they end."""
+"""What ``ab``, ``sweep`` and ``selftest`` have in common: the question, its folder, and how they end.
+
+``run`` ends on Ctrl-C as they do.
+"""
 
 from __future__ import annotations
 
+import os
 import shlex
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
+from specbench.cli.options import require_source
 from specbench.errors import InputError, InterruptedRunError, InvalidMeasurementError, ResultsError, ScenarioError
 from specbench.measure.environment import command_line, describe_environment
 from specbench.measure.results_folder import ResultsFolder
@@ -58,7 +63,6 @@ class Opened:
     path: Path
     question: Question
     existed: bool
-    notes: dict[str, Any] = field(default_factory=dict)
 
 
 def require_consistent(options: Options, *, needs_scenario: bool = True) -> None:
@@ -66,13 +70,10 @@ def require_consistent(options: Options, *, needs_scenario: bool = True) -> None
 
     :raises ScenarioError: names them.
     """
-    if options.out is not None and options.resume is not None:
-        raise ScenarioError("--out and --resume exclude each other", where=options.where)
-    if options.scenario is not None or (options.resume is None and not needs_scenario):
+    if needs_scenario or options.resume is not None:
+        require_source(options.where, options.scenario, options.out, options.resume)
+    if options.scenario is not None or options.resume is None:
         return
-    if options.resume is None:
-        hint = f"{options.where} scenarios/quickstart.yaml"
-        raise ScenarioError("no scenario is given", where=options.where, hint=hint)
     flags = [*(["--set"] if options.overrides else []), *options.given]
     if flags and needs_scenario:
         raise ScenarioError(
@@ -94,10 +95,10 @@ def open_question(
         assert ask is not None, "a new command needs a question"
         question = ask()
         identity = RunIdentity(_name(question), command_line(), datetime.now(timezone.utc))
-        existed = options.out is not None and options.out.exists()
+        existed = options.out is not None and os.path.exists(options.out)
         path = start_question(question, describe_environment(), identity, options.out, notes=notes)
-        return Opened(path, question, existed, dict(notes or {}))
-    found, kept = read_question(options.resume)
+        return Opened(path, question, existed)
+    found, _ = read_question(options.resume)
     if found.kind != options.command:
         raise ResultsError(
             f"the folder is of {found.kind}, not of {options.command}",
@@ -107,7 +108,7 @@ def open_question(
     if ask is not None:
         require_same_question(options.resume, ask())
     require_same_machine(options.resume, describe_environment())
-    return Opened(options.resume, found, True, kept)
+    return Opened(options.resume, found, True)
 
 
 def _name(question: Question) -> str:
@@ -118,19 +119,27 @@ def _name(question: Question) -> str:
 def measuring(options: Options, opened: Opened) -> Iterator[None]:
     """Around everything that measures: wrong input takes back what a new command wrote, Ctrl-C says how to go on."""
     try:
-        yield
+        with resumable(options.command, opened.path, "what was complete is kept"):
+            yield
     except InputError:
         if options.resume is None:
             ResultsFolder(opened.path).discard_unmeasured(keep_folder=opened.existed)
         raise
+
+
+@contextmanager
+def resumable(command: str, path: Path, kept: str) -> Iterator[None]:
+    """Say how to go on when Ctrl-C strikes outside a measured window."""
+    try:
+        yield
     except KeyboardInterrupt:
-        raise interrupted(options, opened.path, "what was complete is kept") from None
+        raise interrupted(command, path, kept) from None
 
 
-def interrupted(options: Options, path: Path, kept: str) -> InterruptedRunError:
+def interrupted(command: str, path: Path, kept: str) -> InterruptedRunError:
     """The error that says how to go on."""
-    command = shlex.join(["specbench", options.command, "--resume", str(path)])
-    return InterruptedRunError(f"interrupted; {kept} in {path}", hint=f"{command}, to finish it")
+    again = shlex.join(["specbench", command, "--resume", str(path)])
+    return InterruptedRunError(f"interrupted; {kept} in {path}", hint=f"{again}, to finish it")
 
 
 def finish(options: Options, path: Path, analysis: Analysis, status: str) -> None:
@@ -143,7 +152,7 @@ def finish(options: Options, path: Path, analysis: Analysis, status: str) -> Non
     if reasons:
         raise InvalidMeasurementError(f"INVALID: {'; '.join(reasons)}", where=str(path))
     if status == "interrupted":
-        raise interrupted(options, path, KEPT)
+        raise interrupted(options.command, path, KEPT)
 
 
 def list_invalid(analysis: Analysis) -> list[str]:

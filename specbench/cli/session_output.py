@@ -1,4 +1,4 @@
-"""What ``ab``, ``sweep`` and ``selftest`` leave: reports in the folder, the result on stdout."""
+"""What commands that measure leave: reports in the folder, the result on stdout."""
 
 from __future__ import annotations
 
@@ -17,18 +17,21 @@ HTML = "report.html"
 POINTS = "points.csv"
 
 
-def write_reports(path: Path, analysis: Analysis) -> None:
+def write_reports(path: Path, analysis: Analysis) -> Report:
     """``report.md`` and ``report.html``; for a sweep ``points.csv`` as well.
 
+    :return: what they show.
     :raises StorageError: they could not be written.
     """
     from specbench.report.report import build_report
 
-    write_report(path, build_report(analysis), analysis)
+    report = build_report(analysis)
+    write_report(path, report, analysis)
     if analysis.kind == "sweep":
         from specbench.report.formats import csv
 
         ResultsFolder(path).write(POINTS, csv.render(analysis))
+    return report
 
 
 def write_report(path: Path, report: Report, analysis: Analysis) -> None:
@@ -43,21 +46,17 @@ def write_report(path: Path, report: Report, analysis: Analysis) -> None:
     folder.write(HTML, html.render_report(report, analysis))
 
 
-def show_analysis(analysis: Analysis, path: Path, *, as_json: bool) -> None:
-    """Print the result on stdout: JSON and nothing else, or tables."""
+def show_result(analysis: Analysis, report: Report, path: Path, *, as_json: bool) -> None:
+    """Print the result on stdout: JSON and nothing else, or tables and where everything is.
+
+    :param report: what was built from ``analysis``.
+    """
     if as_json:
         from specbench.report.formats import json as json_format
 
         sys.stdout.write(json_format.render(analysis))
         say(f"results: {path}")
         return
-    from specbench.report.report import build_report
-
-    show_report(build_report(analysis), path)
-
-
-def show_report(report: Report, path: Path) -> None:
-    """Print tables on stdout, and where everything is."""
     from specbench.cli.tables import open_console
     from specbench.report.console import print_report
 

@@ -66,7 +66,7 @@ def sweep_command(
     status = measure_sweep(options, opened)
     analysis = conclude_question(opened.path, status)
     if analysis is None:
-        raise interrupted(options, opened.path, NOT_STARTED)
+        raise interrupted(options.command, opened.path, NOT_STARTED)
     _end(options, opened.path, analysis, status)
 
 
@@ -119,10 +119,10 @@ def _end(options: Options, path: Path, analysis: Analysis, status: str) -> None:
 
     :raises EngineError: every point failed.
     """
-    from specbench.cli.session_output import show_analysis, write_reports
+    from specbench.cli.session_output import show_result, write_reports
 
-    write_reports(path, analysis)
-    show_analysis(analysis, path, as_json=options.json)
+    report = write_reports(path, analysis)
+    show_result(analysis, report, path, as_json=options.json)
     failed = list_failed(analysis)
     for line in failed:
         say(f"FAILED: {line}")

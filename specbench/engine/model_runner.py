@@ -136,6 +136,8 @@ class ModelRunner:
         return program
 
     def _write_context(self, batch: ForwardBatch, token_ids: Tensor) -> None:
+        if not batch.context:
+            return
         for chunk, chunk_token_ids in zip(batch.context, token_ids.split_with_sizes(batch.context_lens), strict=True):
             self.state.write_context(chunk, chunk_token_ids)
 
@@ -183,6 +185,8 @@ class ModelRunner:
     @staticmethod
     def _check_chunks(batch: ForwardBatch, hidden: Tensor) -> list[Tensor]:
         """Whether each chunk's rows are finite, [] each: what they leave in the cache is read by every later step."""
+        if not batch.context:
+            return []
         chunks = hidden[: batch.num_context_tokens].split_with_sizes(batch.context_lens)
         return [chunk.isfinite().all() for chunk in chunks]
 
@@ -207,7 +211,7 @@ class ModelRunner:
             if batch.num_generation:
                 target = selection.token_ids[num_sampling:].view(-1, num_rows)
                 token_ids, num_committed = self._acceptance.accept(
-                    self.state, slots, target, rows.draft_token_ids, rows.num_draft_tokens
+                    self.state, slots, rows.num_tokens, target, rows.draft_token_ids, rows.num_draft_tokens
                 )
                 self.state.commit(slots, token_ids, num_committed)
                 generation = result[num_context:]

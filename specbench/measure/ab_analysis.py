@@ -12,11 +12,8 @@ from specbench.measure.analysis import RunContext, strongest_label, total_warmup
 from specbench.measure.comparing import INTERRUPTED, compare_studies, make_studies
 from specbench.measure.findings import Study
 from specbench.measure.gates import FAIL, PASS, WARN
-from specbench.measure.sweep_analysis import analyze_sweep
 from specbench.records import Analysis, Gate, LookRecord, RequestRecord, TrialRecord
 from specbench.scenario.plan import RunPlan
-
-__all__ = ["analyze_ab", "analyze_sweep"]
 
 
 def analyze_ab(
@@ -37,7 +34,7 @@ def analyze_ab(
         raise ResultsError("no trial was measured, so there are no figures", hint="run it again with --resume")
     studies = make_studies(plan, trials, requests, looks)
     comparisons, pooled = compare_studies(plan, studies, status)
-    counted = [trial for study in studies for block in study.blocks for trial in block.trials]
+    counted = [trial for study in studies for trial in study.trials]
     return Analysis(
         kind="ab",
         label=strongest_label(counted or trials),
@@ -59,7 +56,7 @@ def analyze_ab(
 
 def _gate_completeness(trials: Sequence[TrialRecord], studies: Sequence[Study], status: str) -> Gate:
     """How much of what was measured counts?"""
-    counted = sum(len(block.trials) for study in studies for block in study.blocks)
+    counted = sum(len(study.trials) for study in studies)
     detail = f"{counted} trials count"
     if len(trials) > counted:
         detail += f", {len(trials) - counted} of blocks that were cut are kept and do not"

@@ -25,13 +25,13 @@ from specbench.stats.robust import sign_test
 
 SEVERITY = (FAIL, WARN, PASS, NOT_APPLICABLE)
 MIN_UNITS = 6
-"""Units below which neither a trend nor halves can be told from noise."""
+"""Units below which neither a trend nor halves can be told from noise, and noise itself is barely known."""
 SLOW_STEP = 1.5
 """A step is slow at so many times the median of both arms."""
 SLOW_SHARE_GAP, SLOW_RATIO = 0.005, 2.0
-AA_ALARM_P = 0.02
+FALSE_ALARM = 0.02
 """Chance of so many false alarms among A/A comparisons below which the instrument is not trusted: 4 of 20 at 5%."""
-AA, AA_GATE = "A/A", "A/A"
+AA_GATE = "A/A"
 
 
 @dataclass(frozen=True, eq=False)
@@ -193,6 +193,11 @@ UNIT_GATES: tuple[Callable[[Judged], Gate], ...] = (
 )
 
 
+def chance_of_alarms(found: int, comparisons: int, level: float) -> float:
+    """How likely a sound instrument calls ``found`` or more of so many A/A comparisons different at ``level``."""
+    return float(stats.binom.sf(found - 1, comparisons, level))
+
+
 def gate_aa(p_values: Sequence[float | None], alpha: float) -> Gate:
     """Did A/A comparisons of the same command find differences more often than ``alpha`` allows?
 
@@ -202,9 +207,9 @@ def gate_aa(p_values: Sequence[float | None], alpha: float) -> Gate:
     if not known:
         return Gate(AA_GATE, NOT_APPLICABLE, "no A/A comparison was made; specbench selftest makes 20")
     found = sum(p <= alpha for p in known)
-    chance = float(stats.binom.sf(found - 1, len(known), alpha))
+    chance = chance_of_alarms(found, len(known), alpha)
     detail = f"{found} of {len(known)} A/A comparisons found a difference at {alpha * 100:g}%"
-    if found and chance < AA_ALARM_P:
+    if chance < FALSE_ALARM:
         return Gate(AA_GATE, FAIL, f"{detail}; chance gives that {chance * 100:.2g}% of the time")
     return Gate(AA_GATE, PASS, detail)
 

@@ -8,12 +8,20 @@ from typing import Any
 import numpy as np
 
 from specbench.measure import telemetry
-from specbench.measure.analysis import common_hash, compute_point, coordinates_of, sum_times
+from specbench.measure.analysis import (
+    acceptance_figures,
+    common_hash,
+    compute_point,
+    coordinates_of,
+    request_figures,
+    step_time_figures,
+    sum_times,
+)
 from specbench.measure.findings import Study
 from specbench.measure.telemetry import StepTimes
-from specbench.measure.unit_table import IntArray
-from specbench.measure.windows import Windows, split_time, steps_in, windows_of
-from specbench.records import Point, RequestRecord, StepTable, TrialRecord
+from specbench.measure.unit_table import ArmUnits, IntArray
+from specbench.measure.windows import CANDIDATE, Windows, steps_in, windows_of
+from specbench.records import Point, StepTable, TrialRecord
 from specbench.scenario.plan import MIRRORED, PlanPoint, RunPlan
 
 ACCEPTANCE_COLUMNS = ("num_committed", "num_target_steps", "drafted", "eligible", "opened", "accepted")
@@ -24,7 +32,7 @@ def compute_points(plan: RunPlan, studies: Sequence[Study]) -> list[Point]:
     points = []
     for point in plan.points:
         runs = [
-            (study, [t for block in study.blocks for t in block.trials if t.point == point.index])
+            (study, [trial for trial in study.trials if trial.point == point.index])
             for study in studies
             if study.comparison.design != MIRRORED
         ]
@@ -46,30 +54,23 @@ def compute_points(plan: RunPlan, studies: Sequence[Study]) -> list[Point]:
 
 def _mirrored_point(point: PlanPoint, arms: Sequence[tuple[Study, int]]) -> Point:
     """Of the periods that ran this configuration. Its requests were served by both arms, so they have no latencies."""
-    pieces = [(trial, arm) for study, arm in arms for block in study.blocks for trial in block.trials]
+    pieces = [(trial, arm) for study, arm in arms for trial in study.trials]
     halves = [_ArmOfPass(trial, arm) for trial, arm in pieces]
     requests = {id(request): request for study, _ in arms for request in study.requests}
-    accepted = telemetry.count_acceptance(half.acceptance_table() for half in halves)
-    times = sum_times([half.times() for half in halves])
-    steps, tokens = sum(half.num_steps for half in halves), sum(half.tokens() for half in halves)
-    wall_ns = sum(half.wall_ns for half in halves)
+    own = [study.units.candidate if arm == CANDIDATE else study.units.baseline for study, arm in arms]
+    steps, tokens, wall_ns = (sum(int(getattr(a, name).sum()) for a in own) for name in ("steps", "tokens", "time_ns"))
     first = pieces[0][0]
-    counts = {name: list(getattr(accepted, name)) for name in ("drafted", "eligible", "opened", "accepted")}
-    counts |= {"committed": [accepted.committed], "target_steps": [accepted.target_steps]}
     return Point(
         **{**coordinates_of(first), **_planned(point)},
         status="complete",
         trials=len({(trial.trial, trial.attempt) for trial, _ in pieces}),
-        **_request_figures(list(requests.values())),
+        **request_figures(list(requests.values())),
         steps=steps,
         committed_tokens=tokens,
         wall_s=wall_ns / 1e9,
         output_tokens_per_s=tokens / wall_ns * 1e9 if wall_ns else None,
-        acceptance_length=accepted.length,
-        conditional_acceptance=accepted.conditional,
-        joint_acceptance=accepted.joint,
-        acceptance_counts=counts,
-        **_component_figures(times, wall_ns, steps),
+        **acceptance_figures(telemetry.count_acceptance(half.acceptance_table() for half in halves)),
+        **step_time_figures(sum_times([_times_of(units) for units in own]), wall_ns, steps),
         ranges=telemetry.describe_ranges(_gather([half.range_durations() for half in halves])),
         tokens_sha256=common_hash([trial for trial, _ in pieces]),
         axes=dict(point.coordinates),
@@ -86,20 +87,12 @@ def _planned(point: PlanPoint) -> dict[str, Any]:
     }
 
 
-def _request_figures(requests: Sequence[RequestRecord]) -> dict[str, Any]:
-    return {
-        "requests": len(requests),
-        "failed_requests": sum(request.finish_reason == "error" for request in requests),
-        "prompt_tokens": sum(request.prompt_tokens for request in requests),
-    }
-
-
-def _component_figures(times: StepTimes | None, wall_ns: int, steps: int) -> dict[str, Any]:
-    if times is None:
-        return {"step_ms": wall_ns / steps / 1e6 if steps else None}
-    names = {"step_ms": "wall", "device_ms": "device", "host_total_ms": "host_total"}
-    names |= {"host_exposed_ms": "host_exposed", "other_idle_ms": "other_idle"}
-    return {key: times.per_step_ms(name) for key, name in names.items()}
+def _times_of(units: ArmUnits) -> StepTimes | None:
+    """Where the time of one arm of a comparison went; None where it is not known."""
+    if not units.parts_ns:
+        return None
+    parts = {name: int(values.sum()) for name, values in units.parts_ns.items()}
+    return StepTimes(wall=int(units.time_ns.sum()), steps=int(units.steps.sum()), **parts)
 
 
 def _gather(found: Sequence[Mapping[str, IntArray]]) -> dict[str, list[IntArray]]:
@@ -118,26 +111,12 @@ class _ArmOfPass:
         every = windows_of(trial)
         mine = every.arm == arm
         self.windows = Windows(*(getattr(every, name)[mine] for name in Windows.__dataclass_fields__))
-        self.num_steps = int(self.windows.num_steps.sum())
-        self.wall_ns = int((self.windows.end_ns - self.windows.start_ns).sum())
         self._steps = steps_in(self.windows)[0].tolist()
-
-    def tokens(self) -> int:
-        columns = self.trial.steps.columns
-        return sum(columns["num_committed"][i] + columns["num_first_tokens"][i] for i in self._steps)
 
     def acceptance_table(self) -> StepTable:
         columns = self.trial.steps.columns
         known = [name for name in ACCEPTANCE_COLUMNS if columns.get(name)]
         return StepTable({name: [columns[name][i] for i in self._steps] for name in known})
-
-    def times(self) -> StepTimes | None:
-        parts = split_time(self.trial, self.windows)
-        if not parts:
-            return None
-        return StepTimes(
-            wall=self.wall_ns, steps=self.num_steps, **{name: int(values.sum()) for name, values in parts.items()}
-        )
 
     def range_durations(self) -> dict[str, IntArray]:
         """Range -> lengths of those that began in a period of the arm, in nanoseconds."""

@@ -10,7 +10,7 @@ from itertools import product
 from pathlib import Path
 
 from specbench.measure.arm_loads import ArmLoads
-from specbench.measure.arms import Arms
+from specbench.measure.arms import Arms, OpenArm
 from specbench.measure.blocks import Block, complete_attempt, group_by_trial, list_blocks, next_attempt
 from specbench.measure.calibration import calibrate
 from specbench.measure.clock import SystemClock
@@ -28,7 +28,7 @@ from specbench.measure.so_far import describe_so_far, measured_units
 from specbench.measure.trials import MeasuredTrial
 from specbench.records import BUDGET, Divergence, LookRecord, TrialRecord
 from specbench.scenario.enumeration import planned_units
-from specbench.scenario.plan import MIRRORED, ComparisonPlan, RunPlan
+from specbench.scenario.plan import MIRRORED, ComparisonPlan, RunPlan, settings_of
 from specbench.scenario.questions import plan_question
 from specbench.scenario.sizing import least_units
 
@@ -87,8 +87,7 @@ class _Session:
         started_s: float,
         calibrated: bool,
     ) -> None:
-        assert plan.settings is not None
-        self._plan, self._settings = plan, plan.settings
+        self._plan, self._settings = plan, settings_of(plan)
         self._folder, self._loads, self._observer, self._stop = folder, loads, observer, stop
         self._process = process
         self._blocks = list_blocks(plan, process)
@@ -99,6 +98,7 @@ class _Session:
         self._budget_s = self._settings.budget_s / self._settings.processes
         self._calibrated = calibrated
         self._started: set[tuple[int, int]] = set()
+        self._joined: dict[int, OpenArm] = {}
         self._start_number = count_starts(folder.contents.trials, process)
         self._shown_s, self._showing_s = -math.inf, 0.0
         self._has_margin = False
@@ -106,8 +106,8 @@ class _Session:
     def run(self) -> str:
         """Measure what is missing, until the plan, the budget or every question is through."""
         todo = self._missing_blocks()
-        if todo:
-            join_arm(self._folder, self._loads.open(self._plan.comparisons[0].baseline))
+        if todo and not self._calibrated:
+            self._join(self._loads.open(self._plan.comparisons[0].baseline))
         skipped_s = self._expected_s(len(self._blocks)) - self._expected_s(len(todo))
         for comparison in self._plan.comparisons:
             # A session that was killed may have measured what a look was due at, and not have looked.
@@ -138,7 +138,7 @@ class _Session:
         for point in dict.fromkeys(trial.point for trial in block.trials):
             arm = self._loads.open(point)
             if isinstance(arm.subject, RemoteSubject):  # each is a build of its own; the others are this process
-                join_arm(self._folder, arm)
+                self._join(arm)
         self._start(block)
         done: list[MeasuredTrial] = []
         for trial in block.trials:
@@ -153,6 +153,12 @@ class _Session:
             if measured.record.status == "interrupted":
                 return False
         return True
+
+    def _join(self, arm: OpenArm) -> None:
+        """Once for each start of its process: an arm that was closed for lack of memory comes back as another one."""
+        if self._joined.get(arm.point.index) is not arm:
+            join_arm(self._folder, arm)
+            self._joined[arm.point.index] = arm
 
     def _start(self, block: Block) -> None:
         """Before a pair's first block in a process: run a pass that nobody measures, unless calibration did."""
@@ -178,20 +184,19 @@ class _Session:
     def _look(self, comparison: int) -> None:
         if not self._looks_here:
             return
-        trials, previous = self._folder.contents.trials, self._looks_at(comparison)
-        if due_look(self._plan, comparison, measured_units(self._plan, comparison, trials), previous):
-            self._record(take_look(self._plan, comparison, trials, previous))
+        trials = self._folder.contents.trials
+        if due_look(self._plan, comparison, measured_units(self._plan, comparison, trials), self._looks):
+            self._record(take_look(self._plan, comparison, trials, self._looks))
 
     def _look_last(self) -> None:
         """Time is over: every comparison that is still open is looked at for the last time."""
         self._observer.announce("the budget is spent before the plan is")
         if not self._looks_here:
             return
+        trials = self._folder.contents.trials
         for comparison in self._plan.comparisons:
-            previous = self._looks_at(comparison.index)
             if not self._is_settled(comparison.index):
-                trials = self._folder.contents.trials
-                self._record(take_look(self._plan, comparison.index, trials, previous, is_last=True, reason=BUDGET))
+                self._record(take_look(self._plan, comparison.index, trials, self._looks, is_last=True, reason=BUDGET))
 
     def _record(self, look: LookRecord) -> None:
         append_look(self._folder.path, look)

@@ -10,9 +10,18 @@ import specbench
 from specbench.errors import ResultsError
 from specbench.measure import telemetry
 from specbench.measure.gates import Measured, judge_run
-from specbench.measure.telemetry import FullBatch, StepTimes
+from specbench.measure.telemetry import Acceptance, FullBatch, StepTimes
 from specbench.records import COMPLETE, Analysis, Point, RequestRecord, TrialRecord, WarmUp
 from specbench.scenario.plan import PlanPoint
+
+STEP_FIGURES = {
+    "step_ms": "wall",
+    "device_ms": "device",
+    "host_total_ms": "host_total",
+    "host_exposed_ms": "host_exposed",
+    "other_idle_ms": "other_idle",
+}
+"""Figures of a step -> the field of :class:`~specbench.measure.telemetry.StepTimes` that each is of."""
 
 
 @dataclass(frozen=True)
@@ -109,10 +118,8 @@ def compute_point(
         **coordinates_of(trials[0]),
         status=_status(trials, None),
         trials=len(trials),
-        requests=len(mine),
-        failed_requests=sum(request.finish_reason == "error" for request in mine),
+        **request_figures(mine),
         committed_tokens=tokens,
-        prompt_tokens=sum(request.prompt_tokens for request in mine),
         wall_s=wall_s,
         mean_isl=_mean([request.prompt_tokens for request in mine]),
         mean_osl=_mean([request.output_tokens for request in served]),
@@ -140,29 +147,47 @@ def _step_figures(trials: Sequence[TrialRecord]) -> dict[str, Any]:
     full = sum((telemetry.full_batch(trial.steps, slots) for trial in trials), FullBatch(0, 0, 0, 0))
     accepted = telemetry.count_acceptance(trial.steps for trial in trials)
     times = sum_times([telemetry.split_step_time(trial) for trial in trials])
-    counts = {name: list(getattr(accepted, name)) for name in ("drafted", "eligible", "opened", "accepted")}
-    components = {"step_ms": "wall", "device_ms": "device", "host_total_ms": "host_total"}
-    components |= {"host_exposed_ms": "host_exposed", "other_idle_ms": "other_idle"}
     steps = sum(len(trial.steps) for trial in trials)
-    figures: dict[str, Any] = {
+    return {
         "steps": steps,
         "full_batch_tokens_per_s": full.tokens_per_s,
         "full_batch_steps": full.steps,
         "mean_active_requests": full.mean_active,
         "tokens_per_s_per_user": None if full.tokens_per_s is None else full.tokens_per_s / concurrency,
+        **acceptance_figures(accepted),
+        **step_time_figures(times, sum(trial.wall_ns for trial in trials), steps),
+    }
+
+
+def request_figures(requests: Sequence[RequestRecord]) -> dict[str, Any]:
+    """What a :class:`Point` says of how many requests were sent."""
+    return {
+        "requests": len(requests),
+        "failed_requests": sum(request.finish_reason == "error" for request in requests),
+        "prompt_tokens": sum(request.prompt_tokens for request in requests),
+    }
+
+
+def acceptance_figures(accepted: Acceptance) -> dict[str, Any]:
+    """What a :class:`Point` says of acceptance: rates, and the counts behind them."""
+    counts = {name: list(getattr(accepted, name)) for name in ("drafted", "eligible", "opened", "accepted")}
+    counts |= {"committed": [accepted.committed], "target_steps": [accepted.target_steps]}
+    return {
         "acceptance_length": accepted.length,
         "conditional_acceptance": accepted.conditional,
         "joint_acceptance": accepted.joint,
-        "acceptance_counts": {
-            "committed": [accepted.committed],
-            "target_steps": [accepted.target_steps],
-            **counts,
-        },
-        **{key: times.per_step_ms(name) if times else None for key, name in components.items()},
+        "acceptance_counts": counts,
     }
-    if times is None and steps:
-        figures["step_ms"] = sum(trial.wall_ns for trial in trials) / steps / 1e6
-    return figures
+
+
+def step_time_figures(times: StepTimes | None, wall_ns: int, steps: int) -> dict[str, Any]:
+    """Milliseconds a step: step_ms, and where it went.
+
+    :param times: None: not known, which leaves ``wall_ns`` over ``steps``.
+    """
+    if times is None:
+        return {**dict.fromkeys(STEP_FIGURES), "step_ms": wall_ns / steps / 1e6 if steps else None}
+    return {key: times.per_step_ms(name) for key, name in STEP_FIGURES.items()}
 
 
 def sum_times(times: Sequence[StepTimes | None]) -> StepTimes | None:
@@ -170,8 +195,7 @@ def sum_times(times: Sequence[StepTimes | None]) -> StepTimes | None:
     known = [item for item in times if item is not None]
     if not known or len(known) < len(times):
         return None
-    names = ("wall", "device", "host_total", "host_exposed", "other_idle", "steps")
-    return StepTimes(**{name: sum(getattr(item, name) for item in known) for name in names})
+    return StepTimes(**{name: sum(getattr(item, name) for item in known) for name in (*STEP_FIGURES.values(), "steps")})
 
 
 def _latency_figures(requests: Sequence[RequestRecord]) -> dict[str, Any]:

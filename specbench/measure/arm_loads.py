@@ -20,7 +20,7 @@ from specbench.measure.replay import ReplaySource, replay_recorded
 from specbench.measure.slices import EndlessSource, SliceSource
 from specbench.measure.subject import BuiltinSubject, Subject
 from specbench.measure.trials import MeasuredTrial, TrialContext, measure_pass, measure_run, warm_up
-from specbench.scenario.plan import MIRRORED, AbSettings, ComparisonPlan, RunPlan, Trial
+from specbench.scenario.plan import MIRRORED, AbSettings, ComparisonPlan, RunPlan, Trial, settings_of
 
 Lengths = Mapping[str, tuple[int, ...]]
 
@@ -81,9 +81,8 @@ class ArmLoads:
 
         :raises EngineError: the arm failed.
         """
-        assert plan.settings is not None
         if comparison.design == MIRRORED:
-            return self.measure_pass(plan.settings, comparison, trial, attempt, plan.sha256)
+            return self.measure_pass(settings_of(plan), comparison, trial, attempt, plan.sha256)
         return self.measure_run(comparison, trial, attempt, plan.sha256)
 
     def measure_pass(

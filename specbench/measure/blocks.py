@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from itertools import groupby
 
 from specbench.records import COMPLETE, TrialRecord
-from specbench.scenario.plan import RunPlan, Trial
+from specbench.scenario.enumeration import units_per_visit
+from specbench.scenario.plan import RunPlan, Trial, settings_of
 
 
 @dataclass(frozen=True)
@@ -30,7 +31,7 @@ def list_blocks(plan: RunPlan, process: int | None = None) -> list[Block]:
     for (comparison, number, segment), trials in groupby(plan.trials, key=_block_of):
         if comparison is not None and process in (None, number):
             members = tuple(trials)
-            units = max(len(members[0].mask or "") // 4, 1)
+            units = units_per_visit(plan.comparisons[comparison], settings_of(plan))
             blocks.append(Block(comparison, number, segment, members, units))
     return blocks
 

@@ -10,20 +10,21 @@ from dataclasses import replace
 from specbench.measure.arm_loads import ArmLoads, arm_points, conversations_of
 from specbench.measure.trials import MeasuredTrial
 from specbench.records import Period
-from specbench.scenario.enumeration import draw_mask
-from specbench.scenario.plan import MIRRORED, AbSettings, ComparisonPlan, Question, Trial
+from specbench.scenario.enumeration import TRIALS_PER_VISIT, draw_mask
+from specbench.scenario.plan import MIRRORED, RUNS, AbSettings, ComparisonPlan, Question, Trial
 from specbench.scenario.sizing import Calibration
 
 TARGET_UNITS = 12
 """Units of runs that the budget should hold, where the workload can be cut so small: a few long runs say less than
 more short ones."""
-RUNS_PER_UNIT = 4
 
 
 def calibrate(
     question: Question, loads: ArmLoads, announce: Callable[[str], None], started_s: float
 ) -> Calibration | None:
-    """Warm every comparison's arms up by running a block of it, and say how long blocks will take; None when stopped.
+    """Warm every comparison's arms up and say how long its blocks will take; None when stopped.
+
+    Of a mirrored comparison one quad is run, once for each pair of arms; of runs, one run of each arm.
 
     :param started_s: monotonic second at which the process began.
     :raises EngineError: an arm failed.
@@ -75,7 +76,7 @@ def _calibrate_pass(loads: ArmLoads, settings: AbSettings, comparison: Compariso
     half = len(periods) // 2
     per_period_s = (periods[-1].end_ns - periods[half - 1].end_ns) / (len(periods) - half) / 1e9
     whole = len(periods) * settings.quads_per_segment
-    return 2 * (per_period_s * whole + around_s), _step_us(periods[half:])
+    return TRIALS_PER_VISIT[MIRRORED] * (per_period_s * whole + around_s), _step_us(periods[half:])
 
 
 def _step_us(periods: list[Period]) -> float:
@@ -112,7 +113,7 @@ def _calibrate_runs(
     )
     conversations = conversations_of(source, chosen)
     expected = conversations * sum(turns) / len(turns)
-    return RUNS_PER_UNIT * (per_request_s * expected + around_s), wall_s / max(steps, 1) * 1e6, chosen
+    return TRIALS_PER_VISIT[RUNS] * (per_request_s * expected + around_s), wall_s / max(steps, 1) * 1e6, chosen
 
 
 def _requests_per_run(budget_s: float, around_s: float, per_request_s: float, least: int, most: int) -> int:
@@ -120,5 +121,5 @@ def _requests_per_run(budget_s: float, around_s: float, per_request_s: float, le
 
     :param around_s: seconds that a run takes beside its requests.
     """
-    wanted = math.floor((budget_s / TARGET_UNITS / RUNS_PER_UNIT - around_s) / max(per_request_s, 1e-9))
+    wanted = math.floor((budget_s / TARGET_UNITS / TRIALS_PER_VISIT[RUNS] - around_s) / max(per_request_s, 1e-9))
     return max(min(wanted, most), least, 1)

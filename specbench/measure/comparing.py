@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
-from specbench.measure.ab_gates import AA, Judged, gate_aa, judge_comparison
+from specbench.measure.ab_gates import Judged, gate_aa, judge_comparison
 from specbench.measure.comparison_figures import fill_comparison
 from specbench.measure.effects import estimate_units_of
 from specbench.measure.findings import Finding, Study
@@ -19,15 +19,24 @@ from specbench.measure.looks import (
     planned_end,
     pooled_families,
     seen_at,
-    settings_of,
     take_look,
 )
 from specbench.measure.machine_gates import Witnessed
 from specbench.measure.token_rules import judge_tokens
 from specbench.measure.units import gather_units, select_blocks
 from specbench.measure.wording import Occasion, put_in_words
-from specbench.records import INVALID, Comparison, Effect, Gate, LookRecord, Pooled, RequestRecord, TrialRecord
-from specbench.scenario.plan import RunPlan
+from specbench.records import (
+    EQUAL_ARMS,
+    INVALID,
+    Comparison,
+    Effect,
+    Gate,
+    LookRecord,
+    Pooled,
+    RequestRecord,
+    TrialRecord,
+)
+from specbench.scenario.plan import RunPlan, settings_of
 from specbench.stats.equivalence import log_margin
 from specbench.stats.estimate import Estimate, Interval, to_percent
 from specbench.stats.multiplicity import holm, holm_levels
@@ -96,7 +105,7 @@ def compare_studies(plan: RunPlan, studies: Sequence[Study], status: str) -> tup
     adjusted = holm(differences)
     levels = zip(holm_levels(differences, alpha), holm_levels(equivalences, alpha), strict=True)
     found = [replace(f, p_holm=p, levels=pair) for f, p, pair in zip(findings, adjusted, levels, strict=True)]
-    trust = gate_aa([f.p_difference for f in found if f.study.comparison.role == AA], alpha)
+    trust = gate_aa([f.p_difference for f in found if f.study.comparison.role == EQUAL_ARMS], alpha)
     comparisons = [_conclude(plan, finding, trust, status) for finding in found]
     return comparisons, _pool(plan, comparisons, found)
 
@@ -138,7 +147,7 @@ def _conclude(plan: RunPlan, finding: Finding, trust: Gate, status: str) -> Comp
             finding.summary,
         )
     )
-    gates += [] if study.comparison.role == AA else [trust]
+    gates += [] if study.comparison.role == EQUAL_ARMS else [trust]
     reasons = tuple(f"{gate.name}: {gate.detail}" for gate in gates if gate.status == "fail")
     bound = _bound(plan, finding)
     decision = None

@@ -7,14 +7,13 @@ from typing import Any
 
 import numpy as np
 
-from specbench.measure.analysis import strongest_label
+from specbench.measure.analysis import STEP_FIGURES, strongest_label
 from specbench.measure.effects import compare_ranges, split_effect
 from specbench.measure.findings import Finding
-from specbench.measure.looks import settings_of
 from specbench.measure.unit_table import ArmUnits, FloatArray, UnitTable
 from specbench.records import INVALID, Comparison, Gate, Unit
 from specbench.scenario.enumeration import planned_units
-from specbench.scenario.plan import RunPlan
+from specbench.scenario.plan import RunPlan, settings_of
 from specbench.stats.estimate import to_percent
 from specbench.stats.paired import PairedSummary
 from specbench.stats.sequential import Bound
@@ -40,7 +39,7 @@ def fill_comparison(
     """
     planned, settings, units = finding.study.comparison, settings_of(plan), finding.units
     baseline, candidate = plan.points[planned.baseline], plan.points[planned.candidate]
-    trials = [trial for block in finding.study.blocks for trial in block.trials]
+    trials = finding.study.trials
     # Both passes or all four runs of a unit: what it took to get it, guards and switching left out.
     measured_s = sum(trial.wall_ns for trial in trials) / 1e9 or float(_both_times(units).sum()) / 1e9
     parts = split_effect(units, bound) if decision else None
@@ -155,12 +154,13 @@ def _second_line(summary: PairedSummary) -> dict[str, float | int | bool | None]
 def _step_times(arm: ArmUnits) -> dict[str, float | None]:
     """Milliseconds a step: step_ms, and where it went."""
     steps = float(arm.steps.sum())
-    keys = {"device_ms": "device", "host_total_ms": "host_total", "host_exposed_ms": "host_exposed"}
-    keys["other_idle_ms"] = "other_idle"
     if not steps:
-        return dict.fromkeys(("step_ms", *keys))
-    parts = {key: float(arm.parts_ns[name].sum()) / steps / 1e6 for key, name in keys.items() if name in arm.parts_ns}
-    return {"step_ms": float(arm.time_ns.sum()) / steps / 1e6, **{key: parts.get(key) for key in keys}}
+        return dict.fromkeys(STEP_FIGURES)
+    times_ns = {"wall": arm.time_ns, **arm.parts_ns}
+    return {
+        key: float(times_ns[name].sum()) / steps / 1e6 if name in times_ns else None
+        for key, name in STEP_FIGURES.items()
+    }
 
 
 def _step_quantiles(arm: ArmUnits) -> list[float]:

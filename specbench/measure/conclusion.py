@@ -3,19 +3,15 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 from specbench import encoding
-from specbench.measure.analysis import RunContext
 from specbench.measure.looks_file import read_looks
 from specbench.measure.plan_file import read_plan_file
-from specbench.measure.results_folder import ANALYSIS, ENVIRONMENT, PLAN, ResultsFolder
-from specbench.measure.session import read_question
+from specbench.measure.results_folder import ANALYSIS, PLAN, ResultsFolder
+from specbench.measure.session import read_context, read_question
 from specbench.records import Analysis
-from specbench.scenario.masking import mask_scenario
 from specbench.scenario.plan import RunPlan
-
-SWEEP = "sweep"
+from specbench.scenario.questions import SWEEP
 
 
 def conclude_question(path: Path, status: str) -> Analysis | None:
@@ -38,22 +34,12 @@ def conclude_question(path: Path, status: str) -> Analysis | None:
 
 
 def _analyze(folder: ResultsFolder, plan: RunPlan, status: str) -> Analysis:
-    from specbench.measure.ab_analysis import analyze_ab, analyze_sweep
+    from specbench.measure.ab_analysis import analyze_ab
+    from specbench.measure.sweep_analysis import analyze_sweep
 
     trials, requests = folder.contents.trials, folder.contents.requests
-    context = _context(folder.path, plan)
+    _, begun = read_question(folder.path)
+    context = read_context(folder.path, plan, begun)
     if plan.kind == SWEEP:
         return analyze_sweep(plan, trials, requests, context)
     return analyze_ab(plan, trials, requests, read_looks(folder.path), context, status)
-
-
-def _context(path: Path, plan: RunPlan) -> RunContext:
-    _, found = read_question(path)
-    environment: dict[str, Any] = encoding.read_object(path / ENVIRONMENT)
-    return RunContext(
-        scenario=mask_scenario(plan.scenario),
-        environment=environment,
-        command=found.get("command"),
-        plan_hash=plan.sha256,
-        planned_trials=len(plan.trials),
-    )

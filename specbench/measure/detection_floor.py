@@ -14,7 +14,7 @@ from specbench.scenario.plan import AbSettings, RunPlan
 from specbench.stats.checks import FloatArray
 from specbench.stats.estimate import StandardError, to_percent
 from specbench.stats.power import DEFAULT_POWER, detectable_effect
-from specbench.stats.sequential import DEFAULT_LOOKS, plan_looks
+from specbench.stats.sequential import plan_looks
 
 
 @dataclass(frozen=True)
@@ -81,7 +81,7 @@ def find_floor(minutes: int, deviation: float | None, pace: float | None, settin
     units = int(minutes * pace) if pace is not None else 0
     if deviation is None or units < 2:
         return Floor(minutes, units, None, None)
-    looks = plan_looks(units, settings.num_looks or DEFAULT_LOOKS, alpha=1 - settings.confidence)
+    looks = plan_looks(units, settings.num_looks, alpha=1 - settings.confidence)
     bound = looks.bound(looks.look_units)
     error = StandardError(deviation / math.sqrt(units), units - 1.0, units, "units")
     half = bound.difference_critical(error.df) * error.value

@@ -142,7 +142,6 @@ class Admission:
     ) -> None:
         self.flights: list[Flight] = []
         self.active: dict[int, Flight] = {}
-        self.num_refused = 0
         self._subject = subject
         self._concurrency = concurrency
         self._clock = clock
@@ -150,6 +149,11 @@ class Admission:
         self._turns_of = turns_of
         self._next_first_turn = next_first_turn
         self._outputs: dict[int, list[list[int]]] = {}
+
+    @property
+    def num_done(self) -> int:
+        """Requests that ended or were refused."""
+        return len(self.flights) - len(self.active)
 
     def fill(self, now_ns: int) -> None:
         """Send first turns until enough requests are in flight.
@@ -189,7 +193,6 @@ class Admission:
             if planned.turn == 0:
                 raise
             self.flights.append(Flight(planned, start_ns, None, error.what))
-            self.num_refused += 1
             return
         flight = Flight(planned, start_ns, state)
         self.flights.append(flight)
@@ -221,7 +224,6 @@ class Admission:
 class Tally:
     """What requests came to: counted once each, when it ended."""
 
-    requests: int = 0
     tokens: int = 0
     accepted: int = 0
     target_steps: int = 0
@@ -229,7 +231,6 @@ class Tally:
     def add(self, flights: Iterable[Flight]) -> None:
         """Count these too."""
         for flight in flights:
-            self.requests += 1
             self.tokens += flight.num_tokens
             if flight.state:
                 self.accepted += sum(flight.state.accepted_lengths)
@@ -309,7 +310,7 @@ class ClosedLoop:
         partial = sum(min(flight.num_tokens / flight.planned.params.max_tokens, 1.0) for flight in active)
         so_far = replace(self._done)
         so_far.add(active)
-        done = self._done.requests + admission.num_refused
+        done = admission.num_done
         return Progress(
             requests_done=done,
             requests_planned=planned,

@@ -96,8 +96,13 @@ def describe_environment() -> dict[str, Any]:
         "load_average": load_average(),
         "governor": read_governor(),
         "packages": package_versions(),
-        "variables": {name: mask(os.environ[name]) for name in VARIABLES if name in os.environ},
+        "variables": describe_variables(),
     }
+
+
+def describe_variables() -> dict[str, str]:
+    """Those of :data:`VARIABLES` that are set, secrets masked."""
+    return {name: mask(os.environ[name]) for name in VARIABLES if name in os.environ}
 
 
 def describe_torch(num_threads: int | None = None) -> dict[str, Any]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 
 import numpy as np
 
@@ -11,7 +12,7 @@ from specbench.measure.looks import LooksTaken
 from specbench.measure.token_rules import TokenOutcome
 from specbench.measure.unit_table import FloatArray, UnitTable
 from specbench.measure.units import MeasuredBlock
-from specbench.records import LookRecord, RequestRecord
+from specbench.records import LookRecord, RequestRecord, TrialRecord
 from specbench.scenario.plan import ComparisonPlan
 from specbench.stats.paired import PairedSummary
 from specbench.stats.processes import ProcessEstimate
@@ -30,10 +31,15 @@ class Study:
     requests: Sequence[RequestRecord]
     looks: Sequence[LookRecord]
 
+    @cached_property
+    def trials(self) -> list[TrialRecord]:
+        """Of all blocks, in plan order."""
+        return [trial for block in self.blocks for trial in block.trials]
+
     @property
     def num_starts(self) -> int:
         """Interpreters that measured it: more than its processes where one was resumed."""
-        return len({(trial.process, trial.start) for block in self.blocks for trial in block.trials})
+        return len({(trial.process, trial.start) for trial in self.trials})
 
 
 @dataclass(frozen=True, eq=False)

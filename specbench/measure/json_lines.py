@@ -5,14 +5,35 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Generic, TypeVar
 
 from specbench import encoding
 from specbench.errors import ResultsError
 
+_Record = TypeVar("_Record")
 
-def split_lines(path: Path) -> tuple[list[str], str]:
+
+@dataclass(frozen=True)
+class Lines(Generic[_Record]):
+    """What a file holds: ``records`` of its whole lines ``texts``, and a ``torn`` end, empty where there is none."""
+
+    records: list[_Record]
+    texts: list[str]
+    torn: str
+
+
+def read_lines(path: Path, kind: type[_Record]) -> Lines[_Record]:
+    """Every whole line of a file as a record of type ``kind``; the file is left as it is.
+
+    :raises ResultsError: a line is damaged, or of a newer schema.
+    """
+    texts, torn = _split_lines(path)
+    return Lines([_parse_line(kind, text, f"{path}:{number}") for number, text in enumerate(texts, 1)], texts, torn)
+
+
+def _split_lines(path: Path) -> tuple[list[str], str]:
     """Whole lines of a file, and what follows the last newline (or a last line that is no JSON)."""
     if not path.exists():
         return [], ""
@@ -31,7 +52,7 @@ def _is_json(line: str) -> bool:
     return True
 
 
-def parse_line(kind: Any, line: str, where: str) -> Any:
+def _parse_line(kind: type[_Record], line: str, where: str) -> _Record:
     """One line as a record of type ``kind``.
 
     :raises ResultsError: it is damaged, or of a newer schema.

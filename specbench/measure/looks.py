@@ -12,32 +12,20 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from specbench.errors import InputError
 from specbench.measure.effects import estimate_units_of
 from specbench.measure.token_rules import judge_tokens
 from specbench.measure.unit_table import IntArray, UnitTable
 from specbench.measure.units import gather_units, select_blocks
-from specbench.records import PLANNED, LookRecord, TrialRecord
+from specbench.records import CANDIDATE, PLANNED, LookRecord, TrialRecord
 from specbench.scenario.enumeration import planned_units
-from specbench.scenario.plan import AbSettings, RunPlan
+from specbench.scenario.plan import RunPlan, settings_of
 from specbench.stats.estimate import Estimate
 from specbench.stats.processes import MIN_PROCESSES
 from specbench.stats.sequential import AnytimeBound, Bound, LookPlan, plan_looks, single_look
 from specbench.stats.verdict import Verdict, decide
 
-CANDIDATE_ROLE = "candidate"
 MIN_UNITS = 2
 """Units of a process without which it has no noise to estimate, and counts at no look."""
-
-
-def settings_of(plan: RunPlan) -> AbSettings:
-    """The settings of an ``ab`` plan.
-
-    :raises InputError: the plan is not one of comparisons.
-    """
-    if plan.settings is None:
-        raise InputError(f"a plan of kind {plan.kind} compares nothing", where="plan.settings")
-    return plan.settings
 
 
 def pooled_families(plan: RunPlan) -> dict[tuple[str, str], list[int]]:
@@ -45,7 +33,7 @@ def pooled_families(plan: RunPlan) -> dict[tuple[str, str], list[int]]:
     families: dict[tuple[str, str], list[int]] = {}
     for comparison in plan.comparisons:
         baseline, candidate = plan.points[comparison.baseline], plan.points[comparison.candidate]
-        if comparison.role == CANDIDATE_ROLE and baseline.coordinates:
+        if comparison.role == CANDIDATE and baseline.coordinates:
             families.setdefault((baseline.variant, candidate.variant), []).append(comparison.index)
     return {names: members for names, members in families.items() if len(members) > 1}
 

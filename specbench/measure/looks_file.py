@@ -6,8 +6,8 @@ import os
 from pathlib import Path
 
 from specbench import encoding
-from specbench.errors import StorageError
-from specbench.measure.json_lines import parse_line, set_aside, split_lines
+from specbench.measure.json_lines import read_lines, set_aside
+from specbench.measure.results_folder import not_stored
 from specbench.records import LookRecord
 
 LOOKS = "looks.jsonl"
@@ -19,11 +19,10 @@ def read_looks(folder: Path) -> list[LookRecord]:
     :raises ResultsError: a line is damaged, or of a newer schema.
     """
     path = folder / LOOKS
-    lines, torn = split_lines(path)
-    looks = [parse_line(LookRecord, line, f"{path}:{number}") for number, line in enumerate(lines, 1)]
-    if torn:
-        set_aside(path, lines, [torn])
-    return looks
+    found = read_lines(path, LookRecord)
+    if found.torn:
+        set_aside(path, found.texts, [found.torn])
+    return found.records
 
 
 def append_look(folder: Path, look: LookRecord) -> None:
@@ -38,4 +37,4 @@ def append_look(folder: Path, look: LookRecord) -> None:
             file.flush()
             os.fsync(file.fileno())
     except OSError as error:
-        raise StorageError(f"writing failed: {error.strerror or error}", where=str(path)) from error
+        raise not_stored(path, error) from error

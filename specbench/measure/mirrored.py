@@ -85,7 +85,6 @@ class MirroredPass:
     _ready: deque[PlannedRequest] = field(init=False, default_factory=deque)
     _num_built: int = field(init=False, default=0)
     _client_ns: int = field(init=False, default=0)
-    _ended: Tally = field(init=False, default_factory=Tally)
 
     def __post_init__(self) -> None:
         self._admission = Admission(
@@ -153,7 +152,7 @@ class MirroredPass:
 
     def _collect(self) -> None:
         now_ns = self.clock.now_ns()
-        self._ended.add(self._admission.collect(now_ns))
+        self._admission.collect(now_ns)
         self._client_ns += self.clock.now_ns() - now_ns
 
     def _pause(self, periods_done: int, origin_ns: int) -> None:
@@ -180,7 +179,7 @@ class MirroredPass:
         so_far = Tally()
         so_far.add(self._admission.flights)
         return Progress(
-            requests_done=self._ended.requests + self._admission.num_refused,
+            requests_done=self._admission.num_done,
             requests_planned=len(self._admission.flights),
             tokens=so_far.tokens,
             elapsed_s=elapsed_ns / 1e9,

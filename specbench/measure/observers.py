@@ -47,7 +47,7 @@ class SessionObserver(Protocol):
         ...
 
     def show(self, progress: SessionProgress) -> None:
-        """How far it is, after each block."""
+        """How far it is: between blocks, and seldom enough that reckoning it costs little beside them."""
         ...
 
     def trial_done(self, point: PlanPoint, trial: TrialRecord) -> None:

@@ -17,7 +17,7 @@ from specbench.measure.session import read_question
 from specbench.measure.so_far import measured_units
 from specbench.records import BUDGET, PLANNED
 from specbench.scenario.enumeration import planned_units
-from specbench.scenario.plan import RunPlan
+from specbench.scenario.plan import RunPlan, settings_of
 
 
 def measure_ab(
@@ -53,15 +53,13 @@ def look_at_processes(path: Path, plan: RunPlan, complete: int) -> bool:
     """Take the looks that ``complete`` processes have made due; True when every comparison is settled."""
     with ResultsFolder(path) as folder:
         trials = folder.contents.trials
-    assert plan.settings is not None
     looks = read_looks(path)
     for comparison in plan.comparisons:
-        mine = [look for look in looks if look.comparison == comparison.index]
-        if not has_ended(plan, comparison.index, mine) and due_look(plan, comparison.index, complete, mine):
-            ends = complete == plan.settings.processes
+        if due_look(plan, comparison.index, complete, looks):
+            ends = complete == settings_of(plan).processes
             short = ends and measured_units(plan, comparison.index, trials) < planned_units(plan, comparison.index)
             reason = BUDGET if short else PLANNED
-            look = take_look(plan, comparison.index, trials, mine, is_last=ends, reason=reason)
+            look = take_look(plan, comparison.index, trials, looks, is_last=ends, reason=reason)
             append_look(path, look)
             looks.append(look)
     return all(has_ended(plan, comparison.index, looks) for comparison in plan.comparisons)

@@ -26,7 +26,7 @@ def require_whole(folder: ResultsFolder) -> None:
     missing = None
     if folder.contents.trials and not (folder.path / PLAN).exists():
         missing, why = PLAN, "trials were measured to it"
-    elif read_looks(folder.path) and not folder.contents.trials:
+    elif not folder.contents.trials and read_looks(folder.path):
         missing, why = TRIALS, "looks were taken at what it held"
     if missing:
         raise ResultsError(

@@ -66,8 +66,8 @@ class RemoteSubject:
     """See :class:`specbench.measure.subject.Subject`. :meth:`start` makes one.
 
     :attr:`max_steps` limits the steps of one :meth:`advance`. None: it returns when a request has ended, else after
-    :data:`ADVANCE_MS`, so that the pipe is used as often as there is something to decide. Designs that decide at every
-    step set it to 1 and pay a round trip each.
+    :data:`ADVANCE_MS`, so that the pipe is used as often as there is something to decide. No design limits it: arms in
+    processes of their own are compared by whole runs. With a limit of 1 every step is seen, for a round trip each.
     """
 
     def __init__(self, server: ServerProcess, built: Message) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache
@@ -10,7 +11,7 @@ from typing import TypeVar
 
 from specbench.errors import ResultsError
 from specbench.measure.driver import PlannedRequest, RequestSource
-from specbench.measure.json_lines import parse_line, split_lines
+from specbench.measure.json_lines import read_lines
 from specbench.measure.results_folder import REQUESTS, TRIALS
 from specbench.records import RequestRecord, TrialRecord
 from specbench.scenario.conflicts import REPLAY
@@ -61,17 +62,16 @@ def _choose_trials(folder: Path) -> list[TrialRecord]:
 
 def _read_records(path: Path, kind: type[_Record]) -> list[_Record]:
     """Whole lines of a file of the folder; a torn last one is left out, and the file as it is."""
-    if not path.is_file():
+    if not os.path.isfile(path):
         raise ResultsError(
             f"{path.name} is not there, so there are no accepted lengths to replay",
             where=str(path.parent),
             hint="give the folder that `specbench run`, `sweep` or `ab` wrote",
         )
     try:
-        lines, _ = split_lines(path)
+        return read_lines(path, kind).records
     except OSError as error:
         raise ResultsError(f"cannot be read: {error.strerror or error}", where=str(path)) from error
-    return [parse_line(kind, line, f"{path}:{number}") for number, line in enumerate(lines, 1)]
 
 
 def _lengths_of(request: RequestRecord, folder: Path) -> tuple[int, ...]:

@@ -21,7 +21,7 @@ from types import TracebackType
 
 from specbench import encoding
 from specbench.errors import ResultsError, StorageError
-from specbench.measure.json_lines import parse_line, set_aside, split_lines
+from specbench.measure.json_lines import read_lines, set_aside
 from specbench.records import COMPLETE, RequestRecord, TrialRecord
 
 SCENARIO = "scenario.yaml"
@@ -165,19 +165,18 @@ class ResultsFolder:
 
     def _recover(self) -> Contents:
         """Read what is whole, set aside what is not."""
-        trial_lines, torn = split_lines(self.path / TRIALS)
-        trials = [parse_line(TrialRecord, line, f"{self.path / TRIALS}:{i}") for i, line in enumerate(trial_lines, 1)]
-        if torn:
-            set_aside(self.path / TRIALS, trial_lines, [torn])
-        known = {(trial.trial, trial.attempt) for trial in trials}
-        lines, torn = split_lines(self.path / REQUESTS)
-        requests = [parse_line(RequestRecord, line, f"{self.path / REQUESTS}:{i}") for i, line in enumerate(lines, 1)]
-        counted = [(request.trial, request.attempt) in known for request in requests]
-        if torn or not all(counted):
-            orphans = [line for line, counts in zip(lines, counted, strict=True) if not counts]
-            whole = [line for line, counts in zip(lines, counted, strict=True) if counts]
-            set_aside(self.path / REQUESTS, whole, [*orphans, *([torn] if torn else [])])
-        return Contents(trials, [request for request, counts in zip(requests, counted, strict=True) if counts])
+        trials = read_lines(self.path / TRIALS, TrialRecord)
+        if trials.torn:
+            set_aside(self.path / TRIALS, trials.texts, [trials.torn])
+        known = {(trial.trial, trial.attempt) for trial in trials.records}
+        found = read_lines(self.path / REQUESTS, RequestRecord)
+        counted = [(request.trial, request.attempt) in known for request in found.records]
+        if found.torn or not all(counted):
+            orphans = [text for text, counts in zip(found.texts, counted, strict=True) if not counts]
+            whole = [text for text, counts in zip(found.texts, counted, strict=True) if counts]
+            set_aside(self.path / REQUESTS, whole, [*orphans, *([found.torn] if found.torn else [])])
+        requests = [request for request, counts in zip(found.records, counted, strict=True) if counts]
+        return Contents(trials.records, requests)
 
     def append(self, trial: TrialRecord, requests: Sequence[RequestRecord]) -> None:
         """Write one measured trial and its requests, and sync both.
@@ -207,7 +206,7 @@ class ResultsFolder:
         except OSError as error:
             with contextlib.suppress(OSError):
                 os.ftruncate(file.fileno(), end)  # takes no space: no torn line is left behind
-            raise _not_stored(Path(os.fsdecode(file.name)), error) from error
+            raise not_stored(Path(os.fsdecode(file.name)), error) from error
 
     def discard_unmeasured(self, *, keep_folder: bool) -> None:
         """Take back what a new command wrote before it found that its input is wrong; after a trial, do nothing.
@@ -247,7 +246,7 @@ class ResultsFolder:
         except OSError as error:
             with contextlib.suppress(OSError):
                 temporary.unlink()
-            raise _not_stored(path, error) from error
+            raise not_stored(path, error) from error
         return path
 
 
@@ -258,7 +257,8 @@ def _size(path: Path) -> int:
         return 0
 
 
-def _not_stored(path: Path, error: OSError) -> StorageError:
+def not_stored(path: Path, error: OSError) -> StorageError:
+    """A file of a folder could not be written: what to say, and how to go on."""
     full = error.errno in (errno.ENOSPC, errno.EDQUOT)
     return StorageError(
         "no space is left on the disk" if full else f"writing failed: {error.strerror or error}",

@@ -10,9 +10,8 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from scipy import stats
-
 from specbench.errors import InputError
+from specbench.measure.ab_gates import FALSE_ALARM, chance_of_alarms
 from specbench.measure.detection_floor import (
     Floor,
     calibrated_pace,
@@ -21,18 +20,15 @@ from specbench.measure.detection_floor import (
     unit_deviation,
     units_per_minute,
 )
-from specbench.records import INVALID, SCHEMA_VERSION, Analysis, Comparison
+from specbench.records import DELAY, EQUAL_ARMS, INVALID, SCHEMA_VERSION, SWAPPED, Analysis, Comparison
 from specbench.scenario.plan import AbSettings, RunPlan
 from specbench.stats.estimate import estimate_units, to_percent
 from specbench.stats.exact import clopper_pearson
 
 LEVEL = 0.05
 """Of each A/A comparison."""
-FALSE_ALARM = 0.02
-"""Chance that a sound instrument has as many rejections as the alarm asks for, at most: 4 of 20."""
 MINUTES = (1, 5, 15)
 PASS, FAIL = "PASS", "FAIL"
-EQUAL_ARMS, DELAY, SWAPPED = "A/A", "delay", "swapped"
 _OTHER = {"A": "B", "B": "A"}
 
 
@@ -144,9 +140,9 @@ def assess(plan: RunPlan, analysis: Analysis) -> SelfTest:
 
 
 def alarm_threshold(comparisons: int) -> int:
-    """The fewest rejections that a sound instrument has with a chance below :data:`FALSE_ALARM`: 4 of 20."""
+    """The fewest rejections that a sound instrument has with a chance below the one that gates allow: 4 of 20."""
     counts = range(comparisons + 1)
-    return next((k for k in counts if stats.binom.sf(k - 1, comparisons, LEVEL) < FALSE_ALARM), comparisons + 1)
+    return next((k for k in counts if chance_of_alarms(k, comparisons, LEVEL) < FALSE_ALARM), comparisons + 1)
 
 
 def judge_alone(comparison: Comparison) -> tuple[float | None, float | None, float | None]:

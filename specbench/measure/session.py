@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -120,7 +121,7 @@ def read_plan(path: Path) -> dict[str, Any]:
 
     :raises ResultsError: this is not a folder that a run left.
     """
-    if not path.is_dir():
+    if not os.path.isdir(path):
         raise ResultsError("there is no such folder", where=f"--resume {path}")
     return encoding.read_object(path / PLAN)
 
@@ -130,7 +131,7 @@ def read_question(path: Path) -> tuple[Question, dict[str, Any]]:
 
     :raises ResultsError: this is not a folder that ``ab``, ``sweep`` or ``selftest`` left, or it was changed since.
     """
-    if not path.is_dir():
+    if not os.path.isdir(path):
         raise ResultsError("there is no such folder", where=f"--resume {path}")
     found = encoding.read_object(path / QUESTION)
     question = question_from_json(found, str(path / QUESTION))
@@ -284,20 +285,28 @@ def _next_name(path: Path, name: str) -> str:
     return f"{stem}-{number}{suffix}"
 
 
+def read_context(path: Path, plan: RunPlan, begun: Mapping[str, Any]) -> RunContext:
+    """What an analysis says beyond its trials.
+
+    :param begun: the file of the folder that keeps the command.
+    :raises ResultsError: ``environment.json`` is damaged.
+    """
+    return RunContext(
+        scenario=mask_scenario(plan.scenario),
+        environment=encoding.read_object(path / ENVIRONMENT),
+        command=begun.get("command"),
+        plan_hash=plan.sha256,
+        planned_trials=len(plan.trials),
+    )
+
+
 def conclude(folder: ResultsFolder, plan: RunPlan) -> Analysis:
     """Analyse what is on disk and write ``analysis.json``.
 
     :raises ResultsError: no trial was measured.
     :raises StorageError: it could not be written.
     """
-    found = encoding.read_object(folder.path / PLAN)
-    context = RunContext(
-        scenario=mask_scenario(plan.scenario),
-        environment=encoding.read_object(folder.path / ENVIRONMENT),
-        command=found.get("command"),
-        plan_hash=plan.sha256,
-        planned_trials=len(plan.trials),
-    )
+    context = read_context(folder.path, plan, encoding.read_object(folder.path / PLAN))
     analysis = analyze_run(folder.contents.trials, folder.contents.requests, context)
     folder.write(ANALYSIS, encoding.dumps(analysis, indent=2) + "\n")
     return analysis

@@ -26,13 +26,12 @@ from specbench.device.tracing import NullTracer, RangeRecorder, Span, Tracer
 from specbench.engine.config import EngineConfig
 from specbench.engine.optimizations.base import load_toggle
 from specbench.engine.sampling.params import SamplingParams
-from specbench.errors import InputError
-from specbench.measure.environment import VARIABLES, describe_git, describe_torch
+from specbench.errors import InputError, SpecbenchError
+from specbench.measure.environment import describe_git, describe_torch, describe_variables
 from specbench.measure.fresh_process import die_with_parent
 from specbench.measure.subject import BuiltinSubject, InFlight
 from specbench.measure.wire import PROTOCOL, Channel, Message, pack_error, unpack_settings
 from specbench.records import StepTable
-from specbench.scenario.masking import mask
 
 NS_PER_MS = 1_000_000
 
@@ -118,7 +117,7 @@ class SubjectServer:
                 raise InputError(f"the specbench of this process cannot {request['op']!r}", where=specbench.__file__)
             return operation(request)
         except Exception as error:
-            if not hasattr(error, "exit_code"):
+            if not isinstance(error, SpecbenchError):
                 traceback.print_exc()
             return {"error": pack_error(error)}
 
@@ -146,7 +145,7 @@ class SubjectServer:
             "executable": sys.executable,
             "torch": _version_of("torch"),
             "pid": os.getpid(),
-            "variables": {name: mask(os.environ[name]) for name in VARIABLES if name in os.environ},
+            "variables": describe_variables(),
         }
 
     def _build(self, request: Message) -> Message:

@@ -37,12 +37,12 @@ def analyze_sweep(
     if not chosen:
         raise ResultsError("no trial was measured, so there are no figures", hint="run it again with --resume")
     measured = [trial for trial in chosen if trial.status != FAILED]
-    known = {(trial.trial, trial.attempt) for trial in measured}
     used: dict[int, list[RequestRecord]] = {}
-    number_of = {(trial.trial, trial.attempt): trial.point for trial in measured}
+    point_of = {(trial.trial, trial.attempt): trial.point for trial in measured}
     for request in requests:
-        if (request.trial, request.attempt) in known:
-            used.setdefault(number_of[request.trial, request.attempt], []).append(request)
+        point = point_of.get((request.trial, request.attempt))
+        if point is not None:
+            used.setdefault(point, []).append(request)
     return Analysis(
         kind="sweep",
         label=strongest_label(measured or chosen),

@@ -23,9 +23,9 @@ from specbench.measure.windows import (
     windows_of,
 )
 from specbench.records import TrialRecord
-from specbench.scenario.plan import MIRRORED, RunPlan
+from specbench.scenario.plan import MIRRORED, RUNS, RunPlan
 
-WINDOWS_PER_ARM = {MIRRORED: 4, "runs": 2}
+WINDOWS_PER_ARM = {MIRRORED: 4, RUNS: 2}
 """Windows of one arm in a unit: two periods in each of two passes, or two runs."""
 
 

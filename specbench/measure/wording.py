@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from specbench.engine.optimizations.base import Exactness
+from specbench.measure.ab_gates import MIN_UNITS
 from specbench.measure.token_rules import describe_divergence
 from specbench.measure.unit_table import THROUGHPUT
 from specbench.records import BUDGET, Comparison, Effect, LookRecord, RangeEffect
@@ -13,7 +14,6 @@ from specbench.stats.verdict import Verdict
 
 MOST_RANGES = 3
 MOST = 0.5
-FEW_UNITS = 6
 EXPOSED, HIDDEN = 0.9, 0.1
 """Share of the host's preparation during which the device idles, above which it counts in full, and below which not."""
 DIFFERENT = (Verdict.FASTER.value, Verdict.SLOWER.value)
@@ -236,7 +236,7 @@ def _of_occasion(comparison: Comparison, occasion: Occasion) -> list[str]:
         lines.append(f"The budget was over after {look.units} of {occasion.planned_end} planned {noun}.")
     if occasion.warning:
         lines.append(f"Planned over budget: {occasion.warning}.")
-    if 0 < comparison.n_units < FEW_UNITS and comparison.n_processes == 1:
+    if 0 < comparison.n_units < MIN_UNITS and comparison.n_processes == 1:
         lines.append(f"Only {comparison.n_units} units: their noise is barely known, and gates that need more are n/a.")
     if occasion.family_size > 1:
         level = f"{comparison.alpha * 100:.3g}%"

@@ -35,7 +35,8 @@ class Point:
     """The figures of one configuration. Definitions are in :data:`specbench.report.report.DEFINITIONS`.
 
     :param isl: input length in tokens, None when prompts have their own; ``mean_isl`` is what was measured.
-    :param acceptance_counts: ``{drafted, eligible, opened, accepted}`` by draft position, behind the rates.
+    :param acceptance_counts: ``{drafted, eligible, opened, accepted}`` by draft position, behind the rates;
+        ``{committed, target_steps}``, one number each, behind ``acceptance_length``.
     :param axes: the sweep's own coordinates of this point, scenario key in full -> value.
     :param error: why it could not be measured (status ``failed``).
     :param trial_tokens_per_s: output throughput of each trial; empty where a trial is not of this point alone.

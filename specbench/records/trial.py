@@ -227,13 +227,14 @@ class TrialRecord:
     :param status: ``complete``, ``interrupted`` (by the user), ``timeout`` (by ``measure.timeout``) or ``failed``.
     :param subject: what was measured, as the subject describes itself, ``capabilities`` included.
     :param label: ``natural``, ``synthetic input``, ``forced acceptance`` or ``replayed acceptance``.
-    :param wall_ns: from the first admission (the origin) to the last commit.
+    :param wall_ns: from the first admission (the origin) to the last commit; of a mirrored pass, the sum of its timed
+        periods.
     :param device_busy: merged intervals in which the device executed something; None where it cannot be seen.
     :param planned_requests: requests of the workload; fewer lines than that means that the trial was cut.
     :param comparison: index of the plan's comparison, None outside ``ab``; ``arm`` is ``A`` (the baseline) or
         ``B``, None for a mirrored pass, which runs both.
     :param process: number of the fresh process; ``start`` counts interpreters that measured for it: a resumed command
-        is another one; ``unit`` the unit of a run in a ``runs`` design.
+        is another one.
     :param periods: of a mirrored pass, in order.
     :param divergence: of the block whose last trial this is, None where both arms' tokens are equal.
     :param injected: known defect put into an arm on purpose, by ``selftest`` and tests.
@@ -270,7 +271,6 @@ class TrialRecord:
     arm: str | None = None
     process: int = 0
     start: int = 0
-    unit: int | None = None
     periods: list[Period] = field(default_factory=list)
     divergence: Divergence | None = None
     injected: dict[str, Any] | None = None

@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping
 from typing import Any, TypeVar
 
-from specbench.records import INVALID, Comparison, Effect, RangeEffect
+from specbench.records import CANDIDATE, INVALID, Comparison, Effect, RangeEffect
 from specbench.report.layout import Block, Cell, Facts, GateList, Prose, Quantity, Span, Table, sort_gates
 from specbench.report.words import (
     NOT_COMPUTED,
@@ -33,13 +33,13 @@ _Value = TypeVar("_Value")
 
 
 def by_arm(values: Mapping[str, _Value]) -> tuple[_Value | None, _Value | None]:
-    """The baseline's and the candidate's, however the arms are called."""
-    return values.get("baseline", values.get("A")), values.get("candidate", values.get("B"))
+    """The baseline's and the candidate's."""
+    return values.get("baseline"), values.get("candidate")
 
 
 def arms_words(comparison: Comparison) -> str:
     """``on against off``, with the role and the point where there are any."""
-    role = "" if comparison.role == "candidate" else f"{comparison.role}: "
+    role = "" if comparison.role == CANDIDATE else f"{comparison.role}: "
     point = f", {point_words(comparison.point)}" if comparison.point else ""
     return f"{role}{comparison.candidate} against {comparison.baseline}{point}"
 
@@ -114,7 +114,7 @@ def _design_facts(comparison: Comparison) -> tuple[tuple[str, str], ...]:
     facts = [
         ("baseline", comparison.baseline),
         ("candidate", comparison.candidate),
-        ("role", "" if comparison.role == "candidate" else comparison.role),
+        ("role", "" if comparison.role == CANDIDATE else comparison.role),
         ("at", point_words(comparison.point)),
         ("design", ": ".join(text for text in (comparison.design, comparison.why_design) if text)),
         ("units", _units_words(comparison)),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Sequence
 
-from specbench.records import INVALID, Analysis, Comparison, Effect, Pooled
+from specbench.records import ALL_BUT, ALONE, INVALID, PAIR, Analysis, Comparison, Effect, Pooled
 from specbench.report.comparison import arms_words, verdict_line
 from specbench.report.layout import NUM_SHOWN_SECTIONS, Block, Cell, Facts, Prose, Quantity, Span, Table, Word
 from specbench.report.words import (
@@ -21,7 +21,7 @@ from specbench.report.words import (
     value_words,
 )
 
-STUDY_ROLES = ("alone", "all but", "pair")
+STUDY_ROLES = (ALONE, ALL_BUT, PAIR)
 """Roles of ``--each``, in the order they are shown."""
 PAYS_NOTE = (
     "alone: added to the baseline; all but: what it adds to all the others; pair: both together. Corrected for all "

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 from specbench import encoding
@@ -12,7 +13,7 @@ ANALYSIS = "analysis.json"
 
 def analysis_path(path: Path) -> Path:
     """The ``analysis.json`` of a results folder, or the file itself."""
-    return path if path.is_file() else path / ANALYSIS
+    return path if os.path.isfile(path) else path / ANALYSIS
 
 
 def read_analysis(path: Path) -> Analysis:

@@ -7,6 +7,7 @@ from itertools import combinations
 from typing import Any
 
 from specbench.errors import ScenarioError
+from specbench.records import CANDIDATE, Difference
 from specbench.scenario.conflicts import REPLAY
 from specbench.scenario.contributions import Arm, list_contributions, list_parts
 from specbench.scenario.designs import choose_design
@@ -15,9 +16,8 @@ from specbench.scenario.places import shorten
 from specbench.scenario.plan import MIRRORED, RUNS, AbSettings, ComparisonPlan, Question
 from specbench.scenario.point_book import PointBook
 from specbench.scenario.resolve import ResolvedScenario
+from specbench.scenario.schema import Scenario
 from specbench.scenario.settled import write_scenario
-
-CANDIDATE = "candidate"
 
 
 class PairBook(PointBook):
@@ -33,15 +33,15 @@ class PairBook(PointBook):
 
     def compare(
         self, baseline: Arm, candidate: Arm, coordinates: Mapping[str, Any], *, each: bool, pairs: bool
-    ) -> None:
+    ) -> Scenario:
         """Add the comparison of a candidate with the baseline, and with ``each`` what its parts contribute.
 
+        :return: the candidate resolved.
         :raises ScenarioError: the arms do not do the same work, or nothing differs.
         """
         names = (f"--baseline {shorten(baseline.name)}", f"--candidate {shorten(candidate.name)}")
-        before, after = (
-            self.resolved[self.add(arm.scenario, arm.name, coordinates)].scenario for arm in (baseline, candidate)
-        )
+        first, second = (self.add(arm.scenario, arm.name, coordinates) for arm in (baseline, candidate))
+        before, after = self.resolved[first].scenario, self.resolved[second].scenario
         refuse_unlike(before, after, names)
         differences = find_differences(before, after)
         if not differences:
@@ -50,9 +50,9 @@ class PairBook(PointBook):
                 where="specbench ab",
                 hint="another candidate, or `specbench selftest`, which compares a variant with itself",
             )
-        self.add_pair(baseline, candidate, CANDIDATE, coordinates)
+        self._append(first, second, CANDIDATE, differences)
         if not each:
-            return
+            return after
         parts = list_parts(baseline.scenario, candidate.scenario, differences, self.resolve)
         if len(parts) < 2:
             self.note(
@@ -60,6 +60,7 @@ class PairBook(PointBook):
             )
         for part in list_contributions(baseline, candidate, parts, pairs=pairs):
             self.add_pair(part.baseline, part.candidate, part.role, coordinates)
+        return after
 
     def add_pair(
         self,
@@ -75,8 +76,18 @@ class PairBook(PointBook):
         """
         first = self.add(baseline.scenario, baseline.name, coordinates)
         second = self.add(candidate.scenario, candidate.name, coordinates)
+        differences = find_differences(self.resolved[first].scenario, self.resolved[second].scenario)
+        self._append(first, second, role, differences, injected)
+
+    def _append(
+        self,
+        first: int,
+        second: int,
+        role: str,
+        differences: tuple[Difference, ...],
+        injected: dict[str, dict[str, Any]] | None = None,
+    ) -> None:
         before, after = self.resolved[first].scenario, self.resolved[second].scenario
-        differences = find_differences(before, after)
         same_process = before.process is None and after.process is None
         design, why = choose_design(self._requested_design, differences, same_process=same_process)
         if design == MIRRORED and before.acceptance.mode == REPLAY and before.acceptance.source is None:
@@ -87,31 +98,32 @@ class PairBook(PointBook):
             ComparisonPlan(index, first, second, role, design, why, differences, exactness, injected)
         )
 
-    def refuse_twins(self, candidates: Sequence[Arm]) -> None:
-        """Refuse two candidates that are one configuration.
-
-        :raises ScenarioError: names both.
-        """
-        scenarios = [self.resolve(arm.scenario).scenario for arm in candidates]
-        for (one, first), (other, second) in combinations(zip(candidates, scenarios, strict=True), 2):
-            if not find_differences(first, second):
-                raise ScenarioError(
-                    f"nothing differs between --candidate {shorten(one.name)} and --candidate {shorten(other.name)}",
-                    where="specbench ab",
-                    hint="drop one of the two",
-                )
-
     def ask(self, kind: str, base: ResolvedScenario, settings: AbSettings) -> Question:
         """The question that all of it makes."""
         return Question(
             kind=kind,
-            points=tuple(self.points),
+            points=self.write_points(),
             comparisons=tuple(self.comparisons),
             settings=settings,
             warmup_requests=self.warmup_requests,
             scenario=write_scenario(base),
             notes=tuple(self.notes),
         )
+
+
+def refuse_twins(candidates: Sequence[Arm], resolved: Sequence[Scenario]) -> None:
+    """Refuse two candidates that are one configuration.
+
+    :param resolved: the scenario of each.
+    :raises ScenarioError: names both.
+    """
+    for (one, first), (other, second) in combinations(zip(candidates, resolved, strict=True), 2):
+        if not find_differences(first, second):
+            raise ScenarioError(
+                f"nothing differs between --candidate {shorten(one.name)} and --candidate {shorten(other.name)}",
+                where="specbench ab",
+                hint="drop one of the two",
+            )
 
 
 def _whole_runs(requested: str) -> tuple[str, str]:

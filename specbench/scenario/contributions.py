@@ -8,13 +8,12 @@ from itertools import combinations
 from typing import Any
 
 from specbench.errors import InputError
-from specbench.records import Difference
+from specbench.records import ALL_BUT, ALONE, PAIR, Difference
 from specbench.scenario.conflicts import complete_optimizations, find_conflicts
 from specbench.scenario.differences import TOGGLES, list_following
 from specbench.scenario.places import raise_issues
 from specbench.scenario.schema import Scenario
 
-ALONE, ALL_BUT, PAIR = "alone", "all but", "pair"
 _WHOLE_SECTIONS = ("model", "drafter", "acceptance", "process")
 """Sections whose keys mean nothing without one another."""
 

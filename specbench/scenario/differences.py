@@ -16,6 +16,7 @@ from specbench.errors import ScenarioError
 from specbench.records import Difference
 from specbench.scenario.conflicts import draft_len_of
 from specbench.scenario.places import describe_place, shorten
+from specbench.scenario.plan import SET_APART
 from specbench.scenario.schema import Process, Scenario
 from specbench.scenario.yaml12 import to_plain
 
@@ -28,7 +29,6 @@ SAME_WORK = (
     *("sampling.seed", "sampling.ignore_eos", "sampling.stop_token_ids"),
 )
 """Keys that say what is asked: arms that differ here do not do the same work."""
-_NOT_COMPARED = ("name", "study", "sweep", "variants", "measure", "process", "optimizations")
 _LOOKUP_KEYS = ("drafter.max_ngram", "drafter.min_ngram")
 _POOL = ("engine.num_blocks", "engine.max_seq_len")
 FOLLOWS = {
@@ -164,7 +164,7 @@ def _leaves(scenario: Scenario) -> dict[str, Any]:
     """Key in full -> value, in scenario order."""
     leaves: dict[str, Any] = {f"{TOGGLES}{name}": variant for name, variant in scenario.optimizations.items()}
     for section in type(scenario).model_fields:
-        if section not in _NOT_COMPARED:
+        if section not in SET_APART:
             values = to_plain(getattr(scenario, section).model_dump())
             leaves |= {f"{section}.{key}": value for key, value in values.items()}
     return leaves | _process_leaves(scenario.process)

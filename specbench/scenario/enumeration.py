@@ -28,8 +28,7 @@ def planned_units(plan: RunPlan, comparison: int) -> int:
     if plan.settings is None:
         return 0
     planned, design = plan.comparisons[comparison], plan.comparisons[comparison].design
-    num_trials = sum(trial.comparison == comparison for trial in plan.trials)
-    return num_trials // TRIALS_PER_VISIT[design] * units_per_visit(planned, plan.settings)
+    return plan.trials_by_comparison[comparison] // TRIALS_PER_VISIT[design] * units_per_visit(planned, plan.settings)
 
 
 def enumerate_trials(

@@ -38,22 +38,7 @@ def load_scenario(
     :raises ScenarioError: anything that is wrong, several problems in one message.
     :raises InputError: a single problem of another class, such as a device this machine lacks.
     """
-    file = open_scenario(path, overrides)
-    if variant is None:
-        return file.base
-    changes = variant_overrides(variant, file.base)
-    if not allow_shadowed:
-        _refuse_shadowed(file.overrides, changes, variant)
-    return file.changed(changes)
-
-
-def load_variants(path: str | Path, overrides: Sequence[str] = ()) -> dict[str, Scenario]:
-    """Every variant that the scenario names, applied.
-
-    :raises ScenarioError: the scenario, or the first of its variants that is wrong.
-    """
-    file = open_scenario(path, overrides)
-    return {name: file.changed(variant_overrides(name, file.base)) for name in file.base.variants}
+    return open_scenario(path, overrides).with_variant(variant, allow_shadowed=allow_shadowed)
 
 
 @dataclass(frozen=True)
@@ -67,6 +52,25 @@ class ScenarioFile:
     base: Scenario
     data: dict[str | int, Any]
     overrides: tuple[Override, ...]
+
+    def with_variant(self, variant: str | None, *, allow_shadowed: bool = False) -> Scenario:
+        """The scenario with a variant on top, if there is one; see :func:`load_scenario`.
+
+        :raises InputError: no such variant, or what is wrong with it.
+        """
+        if variant is None:
+            return self.base
+        changes = variant_overrides(variant, self.base)
+        if not allow_shadowed:
+            _refuse_shadowed(self.overrides, changes, variant)
+        return self.changed(changes)
+
+    def all_variants(self) -> dict[str, Scenario]:
+        """Every variant that the scenario names, applied.
+
+        :raises InputError: the first of them that is wrong.
+        """
+        return {name: self.changed(variant_overrides(name, self.base)) for name in self.base.variants}
 
     def changed(self, overrides: Sequence[Override], *, drop: Sequence[str] = ()) -> Scenario:
         """The scenario with ``overrides`` on top, checked, its defaults still open.

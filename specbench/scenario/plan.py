@@ -4,14 +4,20 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections import Counter
 from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from typing import Any
 
+from specbench.errors import InputError
 from specbench.records import Difference
 
 NOT_MEASURED = ("name", "study", "sweep", "variants")
-"""Scenario keys that change nothing in what a plan of one point measures; they are left out of its hash."""
+"""Scenario keys that say what is compared, not how the engine runs: no variant sets them, and they are left out of the
+hash of a plan, since they change nothing in what one point measures."""
+SET_APART = (*NOT_MEASURED, "measure", "process", "optimizations")
+"""Scenario keys that are neither swept nor compared like the others: those above, how it is measured, and two whose
+entries go by names of their own."""
 MIRRORED, RUNS = "mirrored", "runs"
 
 
@@ -134,6 +140,11 @@ class RunPlan:
     calibration: dict[str, Any] = field(default_factory=dict)
 
     @cached_property
+    def trials_by_comparison(self) -> Counter[int | None]:
+        """How many trials each comparison has; in ``run`` and ``sweep`` all are those of None."""
+        return Counter(trial.comparison for trial in self.trials)
+
+    @cached_property
     def sha256(self) -> str:
         """Hash of the canonical JSON of the plan: equal plans measure the same thing."""
         measured = {key: value for key, value in self.scenario.items() if key not in NOT_MEASURED}
@@ -174,3 +185,13 @@ class Question:
         """Hash of the canonical JSON: names the results folder."""
         text = json.dumps(asdict(self), sort_keys=True, separators=(",", ":"), allow_nan=False)
         return hashlib.sha256(text.encode()).hexdigest()
+
+
+def settings_of(plan: RunPlan) -> AbSettings:
+    """The settings of an ``ab`` plan.
+
+    :raises InputError: the plan is not one of comparisons.
+    """
+    if plan.settings is None:
+        raise InputError(f"a plan of kind {plan.kind} compares nothing", where="plan.settings")
+    return plan.settings

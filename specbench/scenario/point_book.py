@@ -21,11 +21,11 @@ class PointBook:
     """Resolves scenarios and numbers them; models are read once."""
 
     def __init__(self) -> None:
-        self.points: list[PlanPoint] = []
         self.resolved: list[ResolvedScenario] = []
         self.notes: list[str] = []
         self._models: dict[ModelSpec, ModelConfig] = {}
         self._at: dict[str, list[int]] = {}
+        self._named: list[tuple[str, dict[str, Any]]] = []
 
     def resolve(self, scenario: Scenario) -> ResolvedScenario:
         """Write out defaults, with absolute paths and masked text.
@@ -52,12 +52,18 @@ class PointBook:
         for known in self._at.setdefault(place, []):
             if self.resolved[known].scenario == resolved.scenario:
                 return known
-        index = len(self.points)
+        index = len(self.resolved)
         self._at[place].append(index)
-        axes = name_axes(resolved.scenario)
-        self.points.append(PlanPoint(index, mask(variant), axes, write_point(resolved), dict(coordinates)))
+        self._named.append((mask(variant), dict(coordinates)))
         self.resolved.append(resolved)
         return index
+
+    def write_points(self) -> tuple[PlanPoint, ...]:
+        """The points in plain data, secrets masked."""
+        return tuple(
+            PlanPoint(index, variant, name_axes(resolved.scenario), write_point(resolved), coordinates)
+            for index, (resolved, (variant, coordinates)) in enumerate(zip(self.resolved, self._named, strict=True))
+        )
 
     def note(self, line: str) -> None:
         """Keep what the asker should be told, once."""

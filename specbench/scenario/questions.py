@@ -11,7 +11,8 @@ from specbench.engine.config import ModelSpec
 from specbench.engine.models.checkpoint import resolve_model_config
 from specbench.engine.models.config import ModelConfig
 from specbench.errors import ScenarioError
-from specbench.scenario.arm_pairs import PairBook
+from specbench.records import DELAY, EQUAL_ARMS, SWAPPED
+from specbench.scenario.arm_pairs import PairBook, refuse_twins
 from specbench.scenario.axes import VARIANT
 from specbench.scenario.contributions import Arm
 from specbench.scenario.loader import ScenarioFile, open_scenario
@@ -23,7 +24,7 @@ from specbench.scenario.planner import BASE, require_recorded
 from specbench.scenario.point_book import PointBook
 from specbench.scenario.resolve import ResolvedScenario, model_spec, resolve
 from specbench.scenario.schema import Measure, Process, Scenario
-from specbench.scenario.settled import write_scenario
+from specbench.scenario.settled import settle, write_scenario
 from specbench.scenario.sizing import Calibration, plan_question, plan_sweep
 from specbench.scenario.sweep import SweepPoint, expand_sweep, refuse_void
 from specbench.scenario.units import parse_duration, parse_percent
@@ -63,7 +64,17 @@ def ask_ab(
     :param each: also what every key of each candidate contributes; ``pairs`` adds any two of them.
     :raises InputError: whatever is wrong.
     """
-    return _ask_ab(path, overrides, baseline, candidates, each, pairs)
+    file = open_scenario(path, overrides)
+    base = settle(resolve(file.base))
+    changes = _arm_changes(file, baseline, candidates)
+    book = PairBook(base.scenario.measure.design)
+    for point in expand_sweep(file):
+        first, *others = _level([_arm(file, point, arm) for arm in changes])
+        resolved = [book.compare(first, other, point.coordinates, each=each, pairs=pairs) for other in others]
+        refuse_twins(others, resolved)
+    for line in _unused(base.scenario.measure):
+        book.note(line)
+    return book.ask(AB, base, read_settings(base.scenario.measure))
 
 
 def ask_sweep(path: str | Path, overrides: Sequence[str] = (), variant: str | None = None) -> Question:
@@ -79,7 +90,7 @@ def ask_sweep(path: str | Path, overrides: Sequence[str] = (), variant: str | No
     base = book.resolve(file.base)
     return Question(
         kind=SWEEP,
-        points=tuple(book.points),
+        points=book.write_points(),
         comparisons=(),
         settings=None,
         warmup_requests=book.warmup_requests,
@@ -89,12 +100,12 @@ def ask_sweep(path: str | Path, overrides: Sequence[str] = (), variant: str | No
     )
 
 
-def count_points(path: str | Path, overrides: Sequence[str] = (), variant: str | None = None) -> int:
+def count_points(file: ScenarioFile) -> int:
     """Points of the scenario's sweep, each of them checked; 1 where it has none.
 
     :raises InputError: whatever is wrong.
     """
-    return len(_sweep_points(open_scenario(path, overrides), variant).points)
+    return len(_sweep_points(file, None).resolved)
 
 
 def ask_selftest(path: str | Path, overrides: Sequence[str] = (), *, num_aa: int = 20) -> Question:
@@ -106,14 +117,14 @@ def ask_selftest(path: str | Path, overrides: Sequence[str] = (), *, num_aa: int
     :raises InputError: whatever is wrong.
     """
     file = open_scenario(path, overrides)
-    base = PointBook().resolve(file.base)
+    base = settle(resolve(file.base))
     settings = replace(read_settings(base.scenario.measure), stop_early=False)
     book = PairBook(base.scenario.measure.design)
     arm = Arm(ON, _change(file, NO_CHANGES, variant_overrides(ON, file.base)))
     for _ in range(num_aa):
-        book.add_pair(arm, arm, "A/A", {})
-    book.add_pair(arm, arm, "delay", {}, injected={"B": dict(KNOWN_DELAY)})
-    book.add_pair(arm, arm, "swapped", {}, injected={"A": dict(KNOWN_DELAY)})
+        book.add_pair(arm, arm, EQUAL_ARMS, {})
+    book.add_pair(arm, arm, DELAY, {}, injected={"B": dict(KNOWN_DELAY)})
+    book.add_pair(arm, arm, SWAPPED, {}, injected={"A": dict(KNOWN_DELAY)})
     return book.ask(SELFTEST, base, settings)
 
 
@@ -151,23 +162,6 @@ def _sweep_points(file: ScenarioFile, variant: str | None) -> PointBook:
         name = str(point.coordinates.get(VARIANT) or variant or BASE)
         book.add(_change(file, point, changes), name, point.coordinates)
     return book
-
-
-def _ask_ab(
-    path: str | Path, overrides: Sequence[str], baseline: str, candidates: Sequence[str], each: bool, pairs: bool
-) -> Question:
-    file = open_scenario(path, overrides)
-    base = PointBook().resolve(file.base)
-    changes = _arm_changes(file, baseline, candidates)
-    book = PairBook(base.scenario.measure.design)
-    for point in expand_sweep(file):
-        arms = _level([_arm(file, point, arm) for arm in changes])
-        for candidate in arms[1:]:
-            book.compare(arms[0], candidate, point.coordinates, each=each, pairs=pairs)
-        book.refuse_twins(arms[1:])
-    for line in _unused(base.scenario.measure):
-        book.note(line)
-    return book.ask(AB, base, read_settings(base.scenario.measure))
 
 
 def _unused(measure: Measure) -> list[str]:

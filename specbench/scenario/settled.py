@@ -8,13 +8,14 @@ from dataclasses import replace
 from typing import Any
 
 from specbench.registry import PRESETS
-from specbench.scenario.masking import mask, mask_scenario
+from specbench.scenario.masking import NAMES_OF_FILES, mask, mask_scenario
 from specbench.scenario.plan import NOT_MEASURED
 from specbench.scenario.resolve import ResolvedScenario
 from specbench.scenario.schema import Scenario
 from specbench.scenario.yaml12 import to_plain
 
 MASKED_PROMPT = "workload.system_prompt: what looks like a secret in it is replaced by ***, in what is sent as well"
+MODEL_SOURCE = ("model", "source")
 
 
 def settle(resolved: ResolvedScenario, announce: Callable[[str], None] | None = None) -> ResolvedScenario:
@@ -25,22 +26,15 @@ def settle(resolved: ResolvedScenario, announce: Callable[[str], None] | None = 
     :param announce: is told what a reader would not expect.
     """
     scenario = resolved.scenario
-    workload, model = scenario.workload, scenario.model
-    prompt = None if workload.system_prompt is None else mask(workload.system_prompt)
-    if prompt != workload.system_prompt and announce is not None:
+    prompt = None if scenario.workload.system_prompt is None else mask(scenario.workload.system_prompt)
+    if prompt != scenario.workload.system_prompt and announce is not None:
         announce(MASKED_PROMPT)
-    source = model.source
-    if source not in PRESETS and os.path.exists(os.path.expanduser(source)):
-        source = _absolute(source)
-    acceptance, process = scenario.acceptance, scenario.process
-    update: dict[str, Any] = {
-        "workload": workload.model_copy(update={"path": _maybe(workload.path), "system_prompt": prompt}),
-        "model": model.model_copy(update={"source": source}),
-        "acceptance": acceptance.model_copy(update={"source": _maybe(acceptance.source)}),
-    }
-    if process is not None:
-        files = {"python": _maybe(process.python), "worktree": _maybe(process.worktree)}
-        update["process"] = process.model_copy(update=files)
+    changes: dict[str, dict[str, Any]] = {"workload": {"system_prompt": prompt}}
+    for section, key in NAMES_OF_FILES:
+        name = getattr(getattr(scenario, section), key, None)
+        if name is not None and ((section, key) != MODEL_SOURCE or _is_here(name)):
+            changes.setdefault(section, {})[key] = os.path.abspath(os.path.expanduser(name))
+    update = {section: getattr(scenario, section).model_copy(update=files) for section, files in changes.items()}
     settled: Scenario = scenario.model_copy(update=update)
     return replace(resolved, scenario=settled)
 
@@ -66,9 +60,6 @@ def _text_keys(data: Any) -> Any:
     return data
 
 
-def _maybe(path: str | None) -> str | None:
-    return None if path is None else _absolute(path)
-
-
-def _absolute(path: str) -> str:
-    return os.path.abspath(os.path.expanduser(path))
+def _is_here(source: str) -> bool:
+    """Whether a model's source is on this machine, not a preset or a name in the hub."""
+    return source not in PRESETS and os.path.exists(os.path.expanduser(source))

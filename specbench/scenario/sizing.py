@@ -22,7 +22,7 @@ BUDGET_SHARE = 0.95
 class Calibration:
     """What was seen before the plan: the first process's warm-up and one trial run of each comparison.
 
-    :param seconds_per_block: by comparison: wall time of one visit (:func:`specbench.scenario.enumeration.visits`).
+    :param seconds_per_block: by comparison: wall time of one visit (:mod:`specbench.scenario.enumeration`).
     :param warm_s: seconds a process spends before its first unit: loading, warm-up, capture, this calibration.
     :param segment_requests: by comparison: requests of one run of a ``runs`` unit, None for ``mirrored``.
     :param step_us: by comparison: microseconds a step, for injected delays given in percent of it.

@@ -13,11 +13,13 @@ from specbench.registry import OPTIMIZATIONS
 from specbench.scenario.axes import VARIANT, Axis, list_axes
 from specbench.scenario.diagnosis import all_keys, section_model
 from specbench.scenario.places import Issue, describe_value, dotted
+from specbench.scenario.plan import SET_APART
 from specbench.scenario.schema import Scenario
 from specbench.scenario.variants import variant_overrides
 
 MAX_POINTS = 10_000
-_NOT_SWEPT = ("sweep", "variants", "study", "name", "measure", "process", "optimizations")
+_TABLES = ("drafter.runtime_draft_len",)
+"""Keys that hold a table, which has no place in a list of values: a variant says it."""
 
 
 def find_sweep_conflicts(scenario: Scenario) -> Iterator[Issue]:
@@ -47,7 +49,7 @@ def count_points(axes: list[Axis]) -> int:
 
 def swept_keys() -> list[str]:
     """Every key that may be swept, ``variant`` included."""
-    plain = [key for key in all_keys() if key.partition(".")[0] not in _NOT_SWEPT]
+    plain = [key for key in all_keys() if key.partition(".")[0] not in SET_APART and key not in _TABLES]
     return [*plain, *(f"optimizations.{name}" for name in OPTIMIZATIONS), VARIANT]
 
 
@@ -55,7 +57,9 @@ def _keys(axes: list[Axis]) -> Iterator[Issue]:
     known = swept_keys()
     for axis in axes:
         if axis.key not in known:
-            yield Issue(axis.place, "is no scenario key that can be swept", nearest_hint(axis.key, known))
+            tables = "sweep variant, with a variant for each table"
+            hint = tables if axis.key in _TABLES else nearest_hint(axis.key, known)
+            yield Issue(axis.place, "is no scenario key that can be swept", hint)
 
 
 def _repetitions(axes: list[Axis]) -> Iterator[Issue]:
@@ -80,7 +84,7 @@ def _values(axis: Axis, scenario: Scenario) -> Iterator[Issue]:
             if value not in variants:
                 what = f"found {describe_value(value)}; allowed: {', '.join(variants)}"
                 yield Issue(place, what, nearest_hint(str(value), variants))
-        elif (model := section_model(section)) is not None and key in model.model_fields:
+        elif axis.key in swept_keys() and (model := section_model(section)) is not None:
             try:
                 model.model_validate({key: value})
             except ValidationError:

@@ -14,11 +14,10 @@ from specbench.errors import ScenarioError, nearest_hint
 from specbench.registry import OPTIMIZATIONS
 from specbench.scenario.overrides import Override, parse_key, parse_value, split_commas
 from specbench.scenario.places import Places, dotted, shorten
+from specbench.scenario.plan import NOT_MEASURED
 from specbench.scenario.schema import Scenario
 
 OFF, ON = "off", "on"
-FIXED_KEYS = ("name", "variants", "study", "sweep")
-"""Keys that a variant cannot set: they say what is compared, not how the engine runs."""
 
 
 def default_study() -> list[str]:
@@ -93,7 +92,7 @@ def _path(key: str, place: str) -> tuple[str | int, ...]:
         raise ScenarioError("a key is missing before the =", where=place)
     if len(path) == 1 and path[0] in OPTIMIZATIONS and path[0] not in Scenario.model_fields:
         return ("optimizations", path[0])
-    if path[0] in FIXED_KEYS:
+    if path[0] in NOT_MEASURED:
         raise ScenarioError(f"a variant cannot set {path[0]}", where=place)
     if path[0] not in Scenario.model_fields:
         names = [*OPTIMIZATIONS, *Scenario.model_fields]

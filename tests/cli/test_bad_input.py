@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 QUICKSTART = Path(__file__).resolve().parents[2] / "scenarios" / "quickstart.yaml"
+RESULT = QUICKSTART.parents[1] / "results" / "quickstart_ab"
 
 CASES = {
     "K over the cap": ("drafter.draft_len=17", ["drafter.draft_len", "17", "16"]),
@@ -41,3 +42,29 @@ def test_one_message_names_the_place_and_the_way_out(
     assert "Traceback" not in message
     assert all(word in message for word in words), message
     assert not (tmp_path / "out").exists()
+
+
+TINY = ("--set", "model=random:tiny")
+LONG = "x" * 300
+"""Longer than a file may be called."""
+
+
+@pytest.mark.parametrize(
+    "argv",
+    [
+        ("run", QUICKSTART, "--out", LONG, *TINY),
+        ("run", "--resume", LONG),
+        ("sweep", QUICKSTART, "--out", LONG, *TINY),
+        ("ab", QUICKSTART, "--baseline", "off", "--out", LONG, *TINY),
+        ("ab", "--resume", LONG),
+        ("selftest", "--out", LONG, *TINY),
+        ("check", LONG),
+        ("export", LONG, "--format", "csv"),
+        ("export", RESULT, "-o", f"{LONG}.md"),
+    ],
+)
+def test_a_name_too_long_for_a_file_is_bad_input(cli: Callable[..., object], argv: tuple[str | Path, ...]) -> None:
+    outcome = cli(*map(str, argv))
+    assert outcome.code == (4 if "-o" in argv else 2)  # type: ignore[attr-defined]
+    assert LONG in outcome.stderr  # type: ignore[attr-defined]
+    assert "traceback" not in outcome.stderr  # type: ignore[attr-defined]

@@ -226,8 +226,7 @@ def _record(
         committed_tokens=tokens, tokens_sha256=f"segment {trial.segment}", output_tokens_per_s=tokens / wall_ns * 1e9,
         acceptance_length=2.0, steps=StepTable(log.columns),
         device_busy=log.busy if log.machine.has_device_time else None, ranges=log.ranges, evidence=evidence,
-        comparison=trial.comparison, process=trial.process,
-        unit=trial.segment if trial.arm else None, **changes,
+        comparison=trial.comparison, process=trial.process, **changes,
     )  # fmt: skip
 
 

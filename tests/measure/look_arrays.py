@@ -12,10 +12,10 @@ import numpy as np
 import numpy.typing as npt
 
 from specbench.measure.effects import estimate_units_of
-from specbench.measure.looks import LooksTaken, bound_of, due_look, family_alpha, planned_end, settings_of, stops_early
+from specbench.measure.looks import LooksTaken, bound_of, due_look, family_alpha, planned_end, stops_early
 from specbench.records import LookRecord
 from specbench.scenario.enumeration import planned_units
-from specbench.scenario.plan import RunPlan
+from specbench.scenario.plan import RunPlan, settings_of
 from specbench.stats.equivalence import log_margin
 from specbench.stats.exact import ProportionInterval, clopper_pearson
 from specbench.stats.sequential import Bound

@@ -22,9 +22,10 @@ from ab_sample import (
 
 from specbench import encoding
 from specbench.errors import InputError, ResultsError
-from specbench.measure.ab_analysis import analyze_ab, analyze_sweep
+from specbench.measure.ab_analysis import analyze_ab
 from specbench.measure.analysis import RunContext
 from specbench.measure.results_folder import ResultsFolder
+from specbench.measure.sweep_analysis import analyze_sweep
 from specbench.records import Analysis, Gate, StepTable, TrialRecord
 from specbench.scenario.enumeration import enumerate_sweep
 from specbench.scenario.plan import RUNS, RunPlan, Trial

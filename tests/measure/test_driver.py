@@ -97,10 +97,13 @@ def test_a_later_turn_that_cannot_be_served_fails_alone() -> None:
             self.prompt_len = 3 if turn == 0 else 50
             return super().build(conversation, turn, previous_outputs)  # type: ignore[arg-type]
 
-    result = drive(FakeSubject(FakeClock(), max_seq_len=20), GrowingSource([3, 1, 1]))
+    watcher = Watcher()
+    result = drive(FakeSubject(FakeClock(), max_seq_len=20), GrowingSource([3, 1, 1]), progress=watcher)
     failed = [flight for flight in result.flights if flight.state is None]
     assert [(flight.planned.request_id, flight.error) for flight in failed] == [("c0/t1", "the prompt has 50 tokens")]
     assert sum(flight.state is not None for flight in result.flights) == 3  # the others were served
+    assert watcher.finished[0].requests_done == 4
+    assert [progress.requests_done for progress in watcher.shown] == sorted(p.requests_done for p in watcher.shown)
 
 
 def test_a_first_turn_that_cannot_be_served_is_an_input_error() -> None:

@@ -11,6 +11,7 @@ from switching_subject import CHOICES, POINT, SwitchingSubject, complement, run_
 
 from specbench import encoding
 from specbench.errors import EngineError, InputError, PromptTooLongError
+from specbench.measure.driver import Progress
 from specbench.measure.interruption import StopSignal
 from specbench.measure.slices import EndlessSource
 from specbench.measure.trials import TrialContext, measure_pass
@@ -190,8 +191,8 @@ def test_a_later_turn_that_does_not_fit_ends_its_conversation_alone() -> None:
             self.prompt_len = 3 if turn == 0 else 50
             return super().build(conversation, turn, previous_outputs)  # type: ignore[arg-type]
 
-    subject = SwitchingSubject(max_seq_len=20)
-    context = TrialContext(subject, subject.clock, StopSignal(), None, "natural")
+    subject, recorder = SwitchingSubject(max_seq_len=20), Recorder()
+    context = TrialContext(subject, subject.clock, StopSignal(), None, "natural", progress=recorder)
     source = EndlessSource(GrowingSource([2, 1], max_tokens=3), 0)
     settings = AbSettings(period_steps=3, guard_steps=1)
     measured = measure_pass(context, POINT, Trial(0, 0, 0, 0, "ABBA", 0), 0, source, 2, CHOICES, settings)
@@ -199,6 +200,8 @@ def test_a_later_turn_that_does_not_fit_ends_its_conversation_alone() -> None:
     assert refused
     assert {request.turn for request in refused} == {1}
     assert all(request.request_id not in measured.outputs for request in refused)
+    in_flight = sum(request.finish_reason == "abort" for request in measured.requests)
+    assert recorder.shown[-1].requests_done == len(measured.requests) - in_flight
     assert min(measured.record.steps.columns["num_occupied"]) == 2
 
 
@@ -244,6 +247,34 @@ def test_progress_is_shown_between_periods_alone() -> None:
     measure_pass(context, POINT, Trial(0, 0, 0, 0, "ABBA", 0), 0, source, 1, CHOICES, settings)
     assert watcher.fractions == [0.25, 0.5, 0.75, 1.0]
     assert len(watcher.asked) == 3
+
+
+class Recorder:
+    """Keeps all progress that it is shown."""
+
+    def __init__(self) -> None:
+        self.shown: list[Progress] = []
+
+    def is_due(self, now_ns: int) -> bool:  # noqa: ARG002
+        return True
+
+    def show(self, progress: Progress) -> None:
+        self.shown.append(progress)
+
+    finish = show
+
+
+def test_progress_counts_requests_that_ended_and_tokens_of_all() -> None:
+    """A request takes five steps (1 + 4 x 2 tokens), two at once, four steps a period with its guard."""
+    subject, recorder = SwitchingSubject(), Recorder()
+    context = TrialContext(subject, subject.clock, StopSignal(), None, "natural", progress=recorder)
+    source = EndlessSource(FakeSource([1], max_tokens=9), 0)
+    settings = AbSettings(period_steps=3, guard_steps=1)
+    measure_pass(context, POINT, Trial(0, 0, 0, 0, "ABBA", 0), 0, source, 2, CHOICES, settings)
+    assert [progress.requests_done for progress in recorder.shown] == [0, 2, 4, 6]
+    assert [progress.requests_planned for progress in recorder.shown] == [2, 4, 6, 8]
+    assert [progress.tokens for progress in recorder.shown] == [14, 28, 42, 56]
+    assert [progress.acceptance_length for progress in recorder.shown] == [2.0] * 4
 
 
 def test_tokens_of_a_step_belong_to_the_period_that_timed_it() -> None:

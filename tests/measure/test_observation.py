@@ -53,9 +53,20 @@ def test_old_garbage_may_stay_where_it_is() -> None:
 
 
 def test_a_process_that_is_measured_is_no_other_load() -> None:
-    assert sample_machine(False, os.getppid()).own_s >= psutil.Process().cpu_times().user
+    spin = "import time\nwhile time.process_time() < 0.5: pass\nprint(flush=True)\ninput()"
+    with subprocess.Popen([sys.executable, "-c", spin], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        process.stdout.readline()
+        alone = sample_machine(False).own_s
+        together = sample_machine(False, process.pid).own_s
+        used = sum(psutil.Process(process.pid).cpu_times()[:2])
+        after = sample_machine(False).own_s
+        process.kill()
+    assert used >= 0.45
+    assert alone + 0.45 <= together <= after + used
+    before = sample_machine(False).own_s
+    assert before <= sample_machine(False, process.pid).own_s <= sample_machine(False).own_s  # it is gone
     assert sample_machine(False, os.getpid()).own_s == pytest.approx(2 * sample_machine(False).own_s, rel=0.2)
-    assert sample_machine(False, 2**22 + 1).own_s > 0  # no such process
 
 
 def test_a_collection_in_the_window_is_counted() -> None:

@@ -34,7 +34,7 @@ def run(subject: FakeSubject | None = None, turns: tuple[int, ...] = (2, 1), **c
 def test_a_record_says_where_in_the_plan_it_belongs() -> None:
     record = run(note="noise", profile="nvtx", axes={"model": "fake"}).record
     assert (record.trial, record.segment, record.pass_, record.seed, record.attempt) == (6, 2, 3, 9, 5)
-    assert (record.comparison, record.arm, record.process, record.unit) == (1, "B", 4, None)
+    assert (record.comparison, record.arm, record.process) == (1, "B", 4)
     assert (record.plan_hash, record.label, record.variant) == ("abc", "natural", "base")
     assert record.axes == {"model": "fake", "concurrency": 2}
     assert (record.subject["profile"], record.subject["content_note"]) == ("nvtx", "noise")

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from specbench.errors import DeviceUnavailableError, InputError, ScenarioError, UnknownNameError
-from specbench.scenario.loader import load_scenario, load_variants
+from specbench.scenario.loader import load_scenario, open_scenario
 
 Refusal = Callable[..., InputError]
 Write = Callable[[str], Path]
@@ -218,12 +218,13 @@ def test_many_problems_are_counted_and_cut(refusal: Refusal) -> None:
 
 def test_load_variants_checks_each_and_names_the_variant(write: Write) -> None:
     text = "drafter: ngram\nvariants:\n  plain: {drafter: none}\n  deep:\n    drafter.draft_len: 8\n"
-    variants = load_variants(write(text))
+    variants = open_scenario(write(text)).all_variants()
     assert {name: (v.drafter.name, v.drafter.draft_len) for name, v in variants.items()} == {
         "plain": ("none", None),
         "deep": ("ngram", 8),
     }
+    file = open_scenario(write(text.replace("8", "800")))
     with pytest.raises(ScenarioError) as caught:
-        load_variants(write(text.replace("8", "800")))
+        file.all_variants()
     assert caught.value.where is not None
     assert caught.value.where.endswith("x.yaml:5 (variant 'deep'): drafter.draft_len")

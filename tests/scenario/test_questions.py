@@ -12,6 +12,7 @@ import pytest
 
 from specbench import encoding
 from specbench.errors import InputError, ScenarioError
+from specbench.scenario.loader import open_scenario
 from specbench.scenario.plan_io import question_from_json
 from specbench.scenario.questions import (
     Calibration,
@@ -326,7 +327,7 @@ def test_a_sweep_has_its_points_and_rounds(path: Path) -> None:
     assert (question.kind, question.repeats, question.settings, question.comparisons) == ("sweep", 2, None, ())
     assert question.warmup_requests == 4
     assert len(plan_question(question, Calibration(())).trials) == 12
-    assert count_points(path, ["sweep.concurrency=1,2,4"]) == 3
+    assert count_points(open_scenario(path, ["sweep.concurrency=1,2,4"])) == 3
 
 
 def test_a_sweep_may_have_no_axis_or_a_variant(path: Path) -> None:

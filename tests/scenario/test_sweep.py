@@ -7,12 +7,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from specbench.errors import InputError, ScenarioError
-from specbench.scenario.axes import list_axes
+from specbench.scenario.axes import VARIANT
 from specbench.scenario.loader import open_scenario
+from specbench.scenario.resolve import resolve
+from specbench.scenario.schema import Scenario
 from specbench.scenario.sweep import expand_sweep
 from specbench.scenario.sweep_conflicts import MAX_POINTS, swept_keys
+from specbench.scenario.yaml12 import to_plain
 
 Write = Callable[[str], Path]
 
@@ -95,10 +99,62 @@ def test_too_many_points_are_refused_before_they_are_made(refusal: Callable[...,
     assert error.what == f"makes 10100 points; allowed: {MAX_POINTS} or fewer"
 
 
-def test_every_key_that_may_be_swept_can_be(write: Write) -> None:
-    """A key in the list that cannot be set, or that says how things are measured, would be a trap."""
+def test_keys_that_say_how_it_is_measured_are_not_swept() -> None:
     keys = swept_keys()
     assert {"workload.concurrency", "optimizations.sampling_params", "variant", "model.source"} <= set(keys)
     assert not [key for key in keys if key.startswith(("measure", "sweep", "process", "study", "name", "variants"))]
-    file = open_scenario(write(BASE))
-    assert list_axes(file.base.sweep) == []
+
+
+OWN_LENGTHS = "model: tiny\nworkload: {kind: %s, osl: 8%s}\n"
+OPEN: dict[str, tuple[Any, str]] = {
+    "model.revision": ("main", BASE),
+    "acceptance.length": (1.5, BASE + "acceptance: {mode: forced, length: 2.0}\n"),
+    "acceptance.source": (".", BASE + "acceptance: {mode: replay, source: .}\n"),
+    "workload.path": ("other.jsonl", OWN_LENGTHS % ("prompts", ", path: other.jsonl")),
+    "workload.categories": (["writing"], OWN_LENGTHS % ("chat80", "")),
+    "workload.turns": (1, OWN_LENGTHS % ("chat80", "")),
+    "workload.system_prompt": ("Be brief.", OWN_LENGTHS % ("chat80", "")),
+    "sampling.temperature": (0.5, BASE),
+    "sampling.top_k": (7, BASE),
+    "sampling.top_p": (0.5, BASE),
+    "engine.kv_cache": ("64MiB", BASE),
+    "engine.num_threads": (2, BASE),
+}
+"""Keys that are null where nothing is asked for: a value, and a scenario in which they have a meaning."""
+
+
+@pytest.mark.parametrize("key", swept_keys())
+def test_every_key_that_may_be_swept_can_be(
+    write: Write, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, key: str
+) -> None:
+    """A key in the list that cannot be set would be a trap."""
+    monkeypatch.chdir(tmp_path)
+    for name in ("requests.jsonl", "trials.jsonl"):
+        Path(name).touch()
+    Path("other.jsonl").write_text('{"prompt": "Say yes."}\n')
+    value, base = OPEN.get(key) or (_default(open_scenario(write(BASE)).base, key), BASE)
+    file = open_scenario(write(base + yaml.safe_dump({"sweep": {"grid": {key: [value]}}})))
+    (point,) = expand_sweep(file)
+    assert point.coordinates == {key: value}
+    if key == VARIANT:
+        assert [override.path for override in point.overrides] == [("optimizations", "sampling_params")]
+        return
+    assert [(override.path, override.value) for override in point.overrides] == [(tuple(key.split(".")), value)]
+    section, _, name = key.partition(".")
+    assert to_plain(file.changed(point.overrides, drop=("sweep",)).model_dump())[section][name] == value
+
+
+def test_a_table_is_swept_by_variants(refusal: Callable[..., InputError]) -> None:
+    error = refusal(BASE + "sweep: {grid: {drafter.runtime_draft_len: [2]}}\n")
+    assert (error.what, error.hint) == (
+        "is no scenario key that can be swept",
+        "sweep variant, with a variant for each table",
+    )
+
+
+def _default(scenario: Scenario, key: str) -> Any:
+    """What the key is when defaults are written out."""
+    if key == VARIANT:
+        return "off"
+    section, _, name = key.partition(".")
+    return to_plain(resolve(scenario).scenario.model_dump())[section][name]

@@ -24,12 +24,10 @@ from specbench.errors import InputError, UnknownNameError
 class AcceptanceState(Protocol):
     """The per-slot device state that acceptance reads; S slots, padding's included.
 
-    :ivar num_tokens: [S] int64, committed tokens before the step: the position of the first token it commits.
     :ivar seeds: [S] int64, the requests' seeds.
     :ivar tokens_to_boundary: [S, positions] int64, see :class:`specbench.engine.device_state.DeviceState`.
     """
 
-    num_tokens: Tensor
     seeds: Tensor
     tokens_to_boundary: Tensor
 
@@ -47,6 +45,7 @@ class Acceptance(ABC):
         self,
         state: AcceptanceState,
         slots: Tensor,
+        positions: Tensor,
         target_token_ids: Tensor,
         draft_token_ids: Tensor,
         num_draft_tokens: Tensor,
@@ -54,6 +53,7 @@ class Acceptance(ABC):
         """Decide what each request commits.
 
         :param slots: [G] int64, the requests' rows in ``state``.
+        :param positions: [G] int64, committed tokens before the step: the position of the first token it commits.
         :param target_token_ids: [G, K + 1] int64, the target's choices.
         :param draft_token_ids: [G, K] int64, valid ids whether proposed or not.
         :param num_draft_tokens: [G] int64, how many of them were proposed.
@@ -76,6 +76,7 @@ class StrictAcceptance(Acceptance):
         self,
         state: AcceptanceState,  # noqa: ARG002 - nothing is drawn
         slots: Tensor,  # noqa: ARG002
+        positions: Tensor,  # noqa: ARG002
         target_token_ids: Tensor,
         draft_token_ids: Tensor,
         num_draft_tokens: Tensor,
@@ -97,7 +98,7 @@ class PlannedAcceptance(Acceptance):
     judges_content = False
 
     @abstractmethod
-    def plan(self, state: AcceptanceState, slots: Tensor, draft_len: int) -> Tensor:
+    def plan(self, state: AcceptanceState, slots: Tensor, positions: Tensor, draft_len: int) -> Tensor:
         """How many of ``draft_len`` draft tokens each request accepts, [G] int64."""
 
     def count_proposed(self, num_draft_tokens: Tensor, draft_len: int) -> Tensor:
@@ -108,13 +109,14 @@ class PlannedAcceptance(Acceptance):
         self,
         state: AcceptanceState,
         slots: Tensor,
+        positions: Tensor,
         target_token_ids: Tensor,
         draft_token_ids: Tensor,
         num_draft_tokens: Tensor,  # noqa: ARG002 - all K count as proposed
     ) -> tuple[Tensor, Tensor]:
         """See :class:`Acceptance`."""
         draft_len = draft_token_ids.shape[1]
-        num_accepted = self.plan(state, slots, draft_len)
+        num_accepted = self.plan(state, slots, positions, draft_len)
         accepted = torch.arange(draft_len, device=draft_token_ids.device) < num_accepted.unsqueeze(1)
         drafts = torch.where(accepted, draft_token_ids, target_token_ids[:, :draft_len])
         return torch.cat((drafts, target_token_ids[:, draft_len:]), dim=1), num_accepted + 1
@@ -131,11 +133,11 @@ class ForcedAcceptance(PlannedAcceptance):
     def __init__(self, reach: tuple[float, ...]) -> None:
         self._reach = torch.tensor(reach, dtype=torch.float64)
 
-    def plan(self, state: AcceptanceState, slots: Tensor, draft_len: int) -> Tensor:
+    def plan(self, state: AcceptanceState, slots: Tensor, positions: Tensor, draft_len: int) -> Tensor:
         """See :class:`PlannedAcceptance`."""
         if self._reach.device != slots.device:  # the first step on its device
             self._reach = self._reach.to(slots.device)
-        draw = uniform(state.seeds[slots], state.num_tokens[slots], Purpose.FORCED).unsqueeze(1)
+        draw = uniform(state.seeds[slots], positions, Purpose.FORCED).unsqueeze(1)
         return (draw < self._reach[:draft_len]).sum(dim=1)
 
 
@@ -145,9 +147,9 @@ class ReplayAcceptance(PlannedAcceptance):
     See :mod:`specbench.engine.sampling.replay`.
     """
 
-    def plan(self, state: AcceptanceState, slots: Tensor, draft_len: int) -> Tensor:
+    def plan(self, state: AcceptanceState, slots: Tensor, positions: Tensor, draft_len: int) -> Tensor:
         """See :class:`PlannedAcceptance`."""
-        return (state.tokens_to_boundary[slots, state.num_tokens[slots]] - 1).clamp_(max=draft_len)
+        return (state.tokens_to_boundary[slots, positions] - 1).clamp_(max=draft_len)
 
 
 _WITHOUT_LENGTH = {

@@ -18,6 +18,11 @@ LEFT_OUT = ("ranges", "acceptance_counts")
 MIRRORED = "mirrored"
 """A design whose passes serve their requests by both arms in turn."""
 SHARED_BY_ARMS = ("requests", "failed_requests", "prompt_tokens")
+PARTS = ("tokens_per_step", "device", "host_exposed", "other_idle", "step")
+SECOND_LINE = (
+    *("hodges_lehmann_pct", "ratio_of_sums_pct", "sign_positive", "sign_negative", "sign_p", "num_outliers", "lag1"),
+    "std_dev_pct",
+)
 COMPARISON_COLUMNS = (
     *(
         "comparison",
@@ -43,17 +48,12 @@ COMPARISON_COLUMNS = (
         "reasons",
         "margin_pct",
     ),
-    *("mde_pct", "units_needed", "p_value", "p_holm", "tokens_identical", "tokens_per_step_log_points"),
-    *("device_log_points", "host_exposed_log_points", "other_idle_log_points", "step_log_points"),
-    *("baseline_acceptance_length", "candidate_acceptance_length", "hodges_lehmann_pct", "ratio_of_sums_pct"),
-    *("sign_positive", "sign_negative", "sign_p", "num_outliers", "lag1", "std_dev_pct"),
+    *("mde_pct", "units_needed", "p_value", "p_holm", "tokens_identical"),
+    *(f"{name}_log_points" for name in PARTS),
+    *("baseline_acceptance_length", "candidate_acceptance_length"),
+    *SECOND_LINE,
 )
 """Columns that comparisons alone fill, after those of points."""
-PARTS = ("tokens_per_step", "device", "host_exposed", "other_idle", "step")
-SECOND_LINE = (
-    *("hodges_lehmann_pct", "ratio_of_sums_pct", "sign_positive", "sign_negative", "sign_p", "num_outliers", "lag1"),
-    "std_dev_pct",
-)
 Row = dict[str, Any]
 
 

@@ -27,7 +27,6 @@ class State:
     """A slot a request: what acceptance reads of the device state."""
 
     seeds: torch.Tensor
-    num_tokens: torch.Tensor
     tokens_to_boundary: torch.Tensor
 
 
@@ -40,9 +39,9 @@ def accept(
     positions: torch.Tensor,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Accept with request i in the slot that is i-th from the end."""
-    state = State(seeds.flip(0), positions.flip(0), torch.ones(len(seeds), 0, dtype=torch.int64))
+    state = State(seeds.flip(0), torch.ones(len(seeds), 0, dtype=torch.int64))
     slots = torch.arange(len(seeds)).flip(0)
-    return acceptance.accept(state, slots, target, drafts, proposed)
+    return acceptance.accept(state, slots, positions, target, drafts, proposed)
 
 
 def committed_lengths(acceptance: Acceptance, draft_len: int, count: int) -> torch.Tensor:

@@ -23,7 +23,6 @@ LENGTHS = st.lists(st.integers(1, 7), max_size=12)
 class State:
     """Two slots; the second is the one that replays, after a prompt of ``START`` - 1 tokens and one of the context."""
 
-    num_tokens: torch.Tensor
     tokens_to_boundary: torch.Tensor
     seeds: torch.Tensor
 
@@ -36,16 +35,17 @@ def replayed(lengths: list[int], draft_lens: list[int], num_tokens: int) -> list
     acceptance = build_acceptance(AcceptanceSpec("replay"), max(draft_lens))
     table = torch.ones(2, START + num_tokens + 20, dtype=torch.int64)
     table[1, START : START + num_tokens] = torch.from_numpy(tokens_to_boundary(lengths, num_tokens))
-    state = State(torch.tensor([0, START]), table, torch.zeros(2, dtype=torch.int64))
+    state, positions = State(table, torch.zeros(2, dtype=torch.int64)), torch.tensor([START])
     committed: list[int] = []
     while sum(committed) < num_tokens:
         draft_len = draft_lens[len(committed) % len(draft_lens)]
         target, drafts = torch.zeros(1, draft_len + 1, dtype=torch.int64), torch.ones(1, draft_len, dtype=torch.int64)
-        token_ids, count = acceptance.accept(state, torch.tensor([1]), target, drafts, torch.tensor([0]))
+        slots, proposed = torch.tensor([1]), torch.tensor([0])
+        token_ids, count = acceptance.accept(state, slots, positions, target, drafts, proposed)
         committed.append(int(count))
         # Draft tokens first, proposed or not, then the target's own.
         assert token_ids[0, : committed[-1]].tolist() == [1] * (committed[-1] - 1) + [0]
-        state.num_tokens[1] += committed[-1]
+        positions += committed[-1]
     return committed
 
 
@@ -82,10 +82,11 @@ def test_slots_replay_their_own_recordings() -> None:
     table = torch.ones(3, 40, dtype=torch.int64)
     table[0, 10:13] = torch.from_numpy(tokens_to_boundary((3,), 3))
     table[1, 20:22] = torch.from_numpy(tokens_to_boundary((2,), 2))
-    state = State(torch.tensor([10, 20, 0]), table, torch.zeros(3, dtype=torch.int64))
+    state = State(table, torch.zeros(3, dtype=torch.int64))
     drafts, target = torch.ones(3, 4, dtype=torch.int64), torch.zeros(3, 5, dtype=torch.int64)
-    slots = torch.tensor([1, 2, 0])  # 2 is padding's
-    _, committed = build_acceptance(AcceptanceSpec("replay"), 4).accept(state, slots, target, drafts, slots)
+    slots, positions = torch.tensor([1, 2, 0]), torch.tensor([20, 0, 10])  # slot 2 is padding's
+    acceptance = build_acceptance(AcceptanceSpec("replay"), 4)
+    _, committed = acceptance.accept(state, slots, positions, target, drafts, slots)
     assert committed.tolist() == [2, 1, 3]
 
 
