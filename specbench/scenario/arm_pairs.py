@@ -79,6 +79,11 @@ class PairBook(PointBook):
         differences = find_differences(self.resolved[first].scenario, self.resolved[second].scenario)
         self._append(first, second, role, differences, injected)
 
+    @property
+    def overlaps(self) -> bool:
+        """Whether some arm launches a step before the one in flight has ended."""
+        return any(resolved.scenario.engine.overlap == "on" for resolved in self.resolved)
+
     def _append(
         self,
         first: int,

@@ -45,6 +45,10 @@ __all__ = [
 AB, SWEEP, SELFTEST = "ab", "sweep", "selftest"
 KNOWN_DELAY = {"kind": "delay", "step_percent": 10.0}
 """What ``selftest`` puts into one arm; the plan has it in microseconds."""
+PERIOD_STEPS, OVERLAPPED_PERIOD_STEPS = 2, 8
+"""Timed steps of a period. What disturbs a machine lasts for many steps, so short periods cancel most of it. Under
+overlap the first step after an edge has none in flight that hides the host's work: long ones keep its share small."""
+SEGMENT_STEPS = 144
 NO_CHANGES = SweepPoint({}, ())
 
 
@@ -74,7 +78,7 @@ def ask_ab(
         refuse_twins(others, resolved)
     for line in _unused(base.scenario.measure):
         book.note(line)
-    return book.ask(AB, base, read_settings(base.scenario.measure))
+    return book.ask(AB, base, read_settings(base.scenario.measure, book.overlaps))
 
 
 def ask_sweep(path: str | Path, overrides: Sequence[str] = (), variant: str | None = None) -> Question:
@@ -118,18 +122,23 @@ def ask_selftest(path: str | Path, overrides: Sequence[str] = (), *, num_aa: int
     """
     file = open_scenario(path, overrides)
     base = settle(resolve(file.base))
-    settings = replace(read_settings(base.scenario.measure), stop_early=False)
     book = PairBook(base.scenario.measure.design)
     arm = Arm(ON, _change(file, NO_CHANGES, variant_overrides(ON, file.base)))
     for _ in range(num_aa):
         book.add_pair(arm, arm, EQUAL_ARMS, {})
     book.add_pair(arm, arm, DELAY, {}, injected={"B": dict(KNOWN_DELAY)})
     book.add_pair(arm, arm, SWAPPED, {}, injected={"A": dict(KNOWN_DELAY)})
-    return book.ask(SELFTEST, base, settings)
+    settings = read_settings(base.scenario.measure, book.overlaps)
+    return book.ask(SELFTEST, base, replace(settings, stop_early=False))
 
 
-def read_settings(measure: Measure) -> AbSettings:
-    """How comparisons are measured, in numbers."""
+def read_settings(measure: Measure, overlaps: bool) -> AbSettings:
+    """How comparisons are measured, in numbers.
+
+    :param overlaps: some arm launches a step before the one in flight has ended.
+    """
+    period_steps = measure.period_steps or (OVERLAPPED_PERIOD_STEPS if overlaps else PERIOD_STEPS)
+    steps_per_quad = 4 * (period_steps + measure.guard_steps)
     return AbSettings(
         margin=parse_percent(measure.margin) / 100,
         confidence=parse_percent(measure.confidence) / 100,
@@ -137,9 +146,9 @@ def read_settings(measure: Measure) -> AbSettings:
         num_looks=measure.looks,
         anytime=measure.anytime,
         processes=measure.processes,
-        period_steps=measure.period_steps,
+        period_steps=period_steps,
         guard_steps=measure.guard_steps,
-        quads_per_segment=measure.quads_per_segment,
+        quads_per_segment=measure.quads_per_segment or max(SEGMENT_STEPS // steps_per_quad, 1),
         segment_requests=measure.segment_requests,
         max_units=measure.max_units,
         seed=measure.seed,

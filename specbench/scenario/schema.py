@@ -251,15 +251,15 @@ class Measure(Section):
         default=5, description="ab: times at which a comparison may end early, the end of its plan included"
     )
     anytime: bool = Field(default=False, description="ab: look after every block of units, at the cost of wider limits")
-    period_steps: Annotated[int, Field(ge=1, le=10_000)] = Field(
-        default=8, description="ab, mirrored: timed steps of a period"
+    period_steps: Annotated[int, Field(ge=1, le=10_000)] | None = Field(
+        default=None, description="ab, mirrored: timed steps of a period; null: 2, or 8 where steps overlap"
     )
     guard_steps: Annotated[int, Field(ge=1, le=1000)] = Field(
         default=1,
         description="ab, mirrored: steps after each switch that are in no figure; the first one fills buffers anew",
     )
-    quads_per_segment: Annotated[int, Field(ge=1, le=1000)] = Field(
-        default=4, description="ab, mirrored: units a segment gives, four periods each"
+    quads_per_segment: Annotated[int, Field(ge=1, le=1000)] | None = Field(
+        default=None, description="ab, mirrored: units a segment gives, four periods each; null: about 144 steps"
     )
     segment_requests: Count | None = Field(
         default=None, description="ab, runs: requests of one run; null: chosen by what a request takes"

@@ -6,6 +6,7 @@ import json
 import os
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -101,6 +102,29 @@ def test_settings_come_from_measure_in_numbers(path: Path) -> None:
     assert (settings.anytime, settings.processes, settings.period_steps, settings.guard_steps) == (True, 4, 16, 2)
     assert (settings.quads_per_segment, settings.segment_requests, settings.max_units) == (2, 7, 40)
     assert (settings.seed, settings.stop_early) == (9, True)
+
+
+@pytest.mark.parametrize(
+    ("changes", "expected"),
+    [
+        ([], (2, 12)),
+        (["engine.overlap=on"], (8, 4)),
+        (["measure.guard_steps=4"], (2, 6)),
+        (["measure.period_steps=100"], (100, 1)),
+        (["measure.period_steps=5", "measure.quads_per_segment=3"], (5, 3)),
+    ],
+)
+def test_a_period_is_short_where_no_step_overlaps(path: Path, changes: list[str], expected: tuple[int, int]) -> None:
+    settings = ask_ab(path, changes).settings
+    assert settings is not None
+    assert (settings.period_steps, settings.quads_per_segment) == expected
+    assert ask_selftest(path, changes).settings == replace(settings, stop_early=False)
+
+
+def test_one_arm_that_overlaps_makes_periods_long(path: Path) -> None:
+    settings = ask_ab(path, candidates=["plain", "engine.overlap=on"]).settings
+    assert settings is not None
+    assert settings.period_steps == 8
 
 
 @pytest.mark.parametrize(
