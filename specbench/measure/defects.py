@@ -1,9 +1,9 @@
 """Known defects, put into an arm on purpose: what a comparison must find, or a gate catch, to be believed.
 
     {kind: delay, us}          the host spins before every step, in no named range; with ``lane: device`` the device is
-                               busy for so long instead, which no overlap hides (on a CPU it may wait for the host to
-                               let go of the interpreter, and then takes longer)
-    {kind: hidden_sleep, us}   the device sleeps before every step, as if it waited; the host where it has no queue
+                               busy for so long instead, where the subject has one in this process: no overlap hides
+                               that, and the CPU rests meanwhile (a machine that is shared may pay spinning back in slower steps)
+    {kind: hidden_sleep, us}   the device sleeps before every step, as if it waited; the host where that is no CPU
     {kind: drift, us_per_step} a delay that grows by so much with every step of the arm
     {kind: spike, every, ms}   a delay in every so many-th step of the arm alone
     {kind: load, threads}      so many processes compute while the arm runs
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from specbench.device.base import Device
 
 EXIT_TIMEOUT_S = 5.0
+LANES = ("host", "device")
 
 
 def spin(duration_ns: int) -> None:
@@ -156,7 +157,7 @@ class BackgroundLoad(Defect):
 def build_defect(settings: Mapping[str, Any], device: Device | None = None) -> Defect:
     """Build what ``{kind: ..., ...}`` asks for.
 
-    :param device: of the subject, for what happens in its queue; None where it has none that holds items back.
+    :param device: of the subject, for what happens in its queue; None where this process cannot reach it.
     :raises InputError: an unknown kind, or a setting that is missing, unknown or not positive.
     """
     given = dict(settings)
@@ -168,21 +169,23 @@ def build_defect(settings: Mapping[str, Any], device: Device | None = None) -> D
     if set(given) != set(names) or any(not isinstance(v, (int, float)) or v <= 0 for v in given.values()):
         wanted = ", ".join(names) or "nothing else"
         raise InputError(f"{kind} takes {wanted}, each a positive number; found {given}", where="injected")
-    if lane != "host" and (lane != "device" or device is None):
-        raise InputError(f"no delay can be put on lane {lane!r} of this subject", where="injected.lane", hint="host")
+    if lane not in LANES:
+        raise UnknownNameError.of("lane", lane, LANES, where="injected.lane")
     return build(given, device, lane)
 
 
 def _build_delay(given: Mapping[str, float], device: Device | None, lane: str) -> Defect:
     duration_ns = round(given["us"] * 1e3)
-    wait = spin if device is None or lane == "host" else _on_device(device, "delay", sleep)
+    wait = spin if device is None or lane == "host" else _on_device(device, "delay", _busy(device))
     return Delay(lambda _step: duration_ns, wait)
 
 
 def _build_hidden_sleep(given: Mapping[str, float], device: Device | None, lane: str) -> Defect:  # noqa: ARG001
     duration_ns = round(given["us"] * 1e3)
+    if device is None or device.torch_device.type != "cpu":
+        return Delay(lambda _step: duration_ns, sleep)
     # What is called synchronize counts as waiting, not as device work.
-    return Delay(lambda _step: duration_ns, sleep if device is None else _on_device(device, "synchronize", sleep))
+    return Delay(lambda _step: duration_ns, _on_device(device, "synchronize", sleep))
 
 
 def _build_drift(given: Mapping[str, float], device: Device | None, lane: str) -> Defect:  # noqa: ARG001
@@ -200,6 +203,31 @@ def _build_load(given: Mapping[str, float], device: Device | None, lane: str) ->
 
 def _build_token(given: Mapping[str, float], device: Device | None, lane: str) -> Defect:  # noqa: ARG001
     return ChangedToken()
+
+
+def _busy(device: Device) -> Callable[[int], None]:
+    """What, run as a program of ``device``, occupies it for so many nanoseconds."""
+    if device.torch_device.type != "cuda":
+        return sleep
+    import torch
+
+    def run(cycles: int) -> None:
+        torch.cuda._sleep(cycles)  # type: ignore[no-untyped-call]
+
+    run(_CYCLES)  # loads the kernel
+    start_ns, end_ns = _times_of(device, lambda: run(_CYCLES))
+    cycles_per_ns = _CYCLES / (end_ns - start_ns)
+    return lambda duration_ns: run(round(duration_ns * cycles_per_ns))
+
+
+_CYCLES = 10_000_000
+"""Some milliseconds of a GPU's clock."""
+
+
+def _times_of(device: Device, program: Callable[[], None]) -> tuple[int, int]:
+    completion = device.launch(program, "delay")
+    completion.wait()
+    return completion.times_ns
 
 
 def _on_device(device: Device, name: str, wait: Callable[[int], None]) -> Callable[[int], None]:

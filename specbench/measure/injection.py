@@ -24,7 +24,7 @@ class InjectedSubject:
     """
 
     def __init__(self, inner: Subject, injected: Mapping[str, Mapping[str, Any]]) -> None:
-        device = _queue_of(inner)
+        device = _device_of(inner)
         self._inner = inner
         self._defects: dict[str, Defect] = {}
         try:
@@ -111,7 +111,7 @@ class InjectedSubject:
         self._inner.close()
 
 
-def _queue_of(subject: Subject) -> Device | None:
-    """The device whose queue can be made to wait by an item in it: the CPU's; other devices run items on the host."""
+def _device_of(subject: Subject) -> Device | None:
+    """The device that runs the subject's steps, where this process can reach it."""
     device: Device | None = getattr(getattr(subject, "engine", None), "device", None)
-    return device if device is not None and device.torch_device.type == "cpu" else None
+    return device

@@ -43,7 +43,7 @@ __all__ = [
 ]
 
 AB, SWEEP, SELFTEST = "ab", "sweep", "selftest"
-KNOWN_DELAY = {"kind": "delay", "step_percent": 10.0}
+KNOWN_DELAY = {"kind": "delay", "step_percent": 10.0, "lane": "device"}
 """What ``selftest`` puts into one arm; the plan has it in microseconds."""
 PERIOD_STEPS, OVERLAPPED_PERIOD_STEPS = 2, 8
 """Timed steps of a period. What disturbs a machine lasts for many steps, so short periods cancel most of it. Under
