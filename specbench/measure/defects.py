@@ -2,7 +2,7 @@
 
     {kind: delay, us}          the host spins before every step, in no named range; with ``lane: device`` the device is
                                busy for so long instead, where the subject has one in this process: no overlap hides
-                               that, and the CPU rests meanwhile (a machine that is shared may pay spinning back in slower steps)
+                               that, and a CPU rests meanwhile (shared machines pay spinning back in slower steps)
     {kind: hidden_sleep, us}   the device sleeps before every step, as if it waited; the host where that is no CPU
     {kind: drift, us_per_step} a delay that grows by so much with every step of the arm
     {kind: spike, every, ms}   a delay in every so many-th step of the arm alone
