@@ -103,9 +103,9 @@ def require_harmless(output: Path) -> None:
     if os.path.isdir(output):
         raise ResultsError("is a folder", where=f"-o {output}", hint=f"-o {output / 'report.html'}")
     folder = output.resolve().parent
-    if not folder.is_dir():
+    if not os.path.isdir(folder):
         raise ResultsError("its folder is not there", where=f"-o {output}", hint=f"mkdir -p {output.parent}")
-    holds_results = any((folder / name).is_file() for name in OWN_FILES)
+    holds_results = any(os.path.isfile(folder / name) for name in OWN_FILES)
     if holds_results and output.resolve().stem != REPORT_STEM:
         raise ResultsError(
             "lies in a results folder, whose files are what was measured",

@@ -9,7 +9,10 @@ from specbench.report.layout import Cell, Facts, Quantity, Report, Section, Span
 
 DEFINITIONS = (
     ("equal arms", "both arms run the same; each call of a difference among them is a false alarm"),
-    ("known delay", "so many microseconds are spun in every step of one arm; the interval has to hold what that makes"),
+    (
+        "known delay",
+        "so many microseconds are added to each step of one arm; the interval has to hold what that makes",
+    ),
     ("labels swapped", "the same delay in the other arm has to turn the sign"),
     ("smallest effect", "found eight times in ten, at the last look of a comparison of that length"),
     ("chance", "a sound instrument fails each of the intervals once in 20 selftests, the equal arms once in 60"),

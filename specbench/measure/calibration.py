@@ -14,6 +14,7 @@ from specbench.scenario.enumeration import TRIALS_PER_VISIT, draw_mask
 from specbench.scenario.plan import MIRRORED, RUNS, AbSettings, ComparisonPlan, Question, Trial
 from specbench.scenario.sizing import Calibration
 
+CALIBRATION_STEPS = 36
 TARGET_UNITS = 12
 """Units of runs that the budget should hold, where the workload can be cut so small: a few long runs say less than
 more short ones."""
@@ -24,7 +25,7 @@ def calibrate(
 ) -> Calibration | None:
     """Warm every comparison's arms up and say how long its blocks will take; None when stopped.
 
-    Of a mirrored comparison one quad is run, once for each pair of arms; of runs, one run of each arm.
+    Of a mirrored comparison a part of a segment is run, once for each pair of arms; of runs, one run of each arm.
 
     :param started_s: monotonic second at which the process began.
     :raises EngineError: an arm failed.
@@ -63,8 +64,9 @@ def calibrate(
 
 def _calibrate_pass(loads: ArmLoads, settings: AbSettings, comparison: ComparisonPlan) -> tuple[float, float] | None:
     """Seconds of a block (two passes) and microseconds of a step, from the second half of one pass."""
-    # One quad is enough to tell the time of a period, and leaves more of the budget to units.
-    mask = draw_mask(1, settings.seed, comparison.index, 0, 0)
+    # A part of a segment is enough to tell the time of a period, and leaves more of the budget to units.
+    quads = max(CALIBRATION_STEPS // (4 * (settings.period_steps + settings.guard_steps)), 1)
+    mask = draw_mask(quads, settings.seed, comparison.index, 0, 0)
     trial = Trial(0, comparison.baseline, 0, 0, mask, 0, comparison.index)
     began_s = time.monotonic()
     measured = loads.measure_pass(settings, comparison, trial, 0, None)
@@ -75,7 +77,7 @@ def _calibrate_pass(loads: ArmLoads, settings: AbSettings, comparison: Compariso
     around_s = time.monotonic() - began_s - periods[-1].end_ns / 1e9
     half = len(periods) // 2
     per_period_s = (periods[-1].end_ns - periods[half - 1].end_ns) / (len(periods) - half) / 1e9
-    whole = len(periods) * settings.quads_per_segment
+    whole = 4 * settings.quads_per_segment
     return TRIALS_PER_VISIT[MIRRORED] * (per_period_s * whole + around_s), _step_us(periods[half:])
 
 

@@ -1,8 +1,8 @@
 """Known defects, put into an arm on purpose: what a comparison must find, or a gate catch, to be believed.
 
-    {kind: delay, us}          the host spins before every step, in no named range; with ``lane: device`` the device is
-                               busy for so long instead, where the subject has one in this process: no overlap hides
-                               that, and a CPU rests meanwhile (shared machines pay spinning back in slower steps)
+    {kind: delay, us}          the host spins before every step, in no named range; with ``lane: both`` host and device
+                               wait for so long together, so that neither hides it behind the other, and a CPU rests
+                               meanwhile (a shared machine may be slower after it has spun)
     {kind: hidden_sleep, us}   the device sleeps before every step, as if it waited; the host where that is no CPU
     {kind: drift, us_per_step} a delay that grows by so much with every step of the arm
     {kind: spike, every, ms}   a delay in every so many-th step of the arm alone
@@ -27,7 +27,6 @@ if TYPE_CHECKING:
     from specbench.device.base import Device
 
 EXIT_TIMEOUT_S = 5.0
-LANES = ("host", "device")
 
 
 def spin(duration_ns: int) -> None:
@@ -169,14 +168,14 @@ def build_defect(settings: Mapping[str, Any], device: Device | None = None) -> D
     if set(given) != set(names) or any(not isinstance(v, (int, float)) or v <= 0 for v in given.values()):
         wanted = ", ".join(names) or "nothing else"
         raise InputError(f"{kind} takes {wanted}, each a positive number; found {given}", where="injected")
-    if lane not in LANES:
-        raise UnknownNameError.of("lane", lane, LANES, where="injected.lane")
+    if lane != "host" and (lane != "both" or device is None):
+        raise InputError(f"no delay can be put on lane {lane!r} of this subject", where="injected.lane", hint="host")
     return build(given, device, lane)
 
 
 def _build_delay(given: Mapping[str, float], device: Device | None, lane: str) -> Defect:
     duration_ns = round(given["us"] * 1e3)
-    wait = spin if device is None or lane == "host" else _on_device(device, "delay", _busy(device))
+    wait = spin if device is None or lane == "host" else _on_both(device)
     return Delay(lambda _step: duration_ns, wait)
 
 
@@ -205,8 +204,18 @@ def _build_token(given: Mapping[str, float], device: Device | None, lane: str) -
     return ChangedToken()
 
 
-def _busy(device: Device) -> Callable[[int], None]:
-    """What, run as a program of ``device``, occupies it for so many nanoseconds."""
+def _on_both(device: Device) -> Callable[[int], None]:
+    enqueue = _on_device(device, "delay", _occupy(device))
+
+    def wait(duration_ns: int) -> None:
+        enqueue(duration_ns)
+        sleep(duration_ns)
+
+    return wait
+
+
+def _occupy(device: Device) -> Callable[[int], None]:
+    """What, run as a program of ``device``, occupies it for so many nanoseconds; on a GPU, at the clock of now."""
     if device.torch_device.type != "cuda":
         return sleep
     import torch
@@ -214,7 +223,7 @@ def _busy(device: Device) -> Callable[[int], None]:
     def run(cycles: int) -> None:
         torch.cuda._sleep(cycles)  # type: ignore[no-untyped-call]
 
-    run(_CYCLES)  # loads the kernel
+    _times_of(device, lambda: run(_CYCLES))  # loads the kernel
     start_ns, end_ns = _times_of(device, lambda: run(_CYCLES))
     cycles_per_ns = _CYCLES / (end_ns - start_ns)
     return lambda duration_ns: run(round(duration_ns * cycles_per_ns))

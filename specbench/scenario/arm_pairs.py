@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from itertools import combinations
 from typing import Any
 
@@ -111,9 +112,16 @@ class PairBook(PointBook):
             comparisons=tuple(self.comparisons),
             settings=settings,
             warmup_requests=self.warmup_requests,
-            scenario=write_scenario(base),
+            scenario=write_scenario(_settle_periods(base, settings)),
             notes=tuple(self.notes),
         )
+
+
+def _settle_periods(base: ResolvedScenario, settings: AbSettings) -> ResolvedScenario:
+    """The scenario with what ``settings`` made of periods that it left open."""
+    chosen = {"period_steps": settings.period_steps, "quads_per_segment": settings.quads_per_segment}
+    measure = base.scenario.measure.model_copy(update=chosen)
+    return replace(base, scenario=base.scenario.model_copy(update={"measure": measure}))
 
 
 def refuse_twins(candidates: Sequence[Arm], resolved: Sequence[Scenario]) -> None:

@@ -19,6 +19,10 @@ SET_APART = (*NOT_MEASURED, "measure", "process", "optimizations")
 """Scenario keys that are neither swept nor compared like the others: those above, how it is measured, and two whose
 entries go by names of their own."""
 MIRRORED, RUNS = "mirrored", "runs"
+PERIOD_STEPS = 2
+"""Timed steps of a mirrored period. What disturbs a machine lasts for many steps: short periods cancel it."""
+SEGMENT_STEPS = 144
+"""Steps of a mirrored segment, guards included."""
 
 
 @dataclass(frozen=True)
@@ -110,9 +114,9 @@ class AbSettings:
     num_looks: int = 5
     anytime: bool = False
     processes: int = 1
-    period_steps: int = 8
+    period_steps: int = PERIOD_STEPS
     guard_steps: int = 1
-    quads_per_segment: int = 4
+    quads_per_segment: int = 12
     segment_requests: int | None = None
     max_units: int | None = None
     stop_early: bool = True

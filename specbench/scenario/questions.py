@@ -19,7 +19,7 @@ from specbench.scenario.loader import ScenarioFile, open_scenario
 from specbench.scenario.masking import mask
 from specbench.scenario.overrides import Override
 from specbench.scenario.places import dotted, shorten
-from specbench.scenario.plan import AbSettings, PlanPoint, Question, RunPlan
+from specbench.scenario.plan import PERIOD_STEPS, SEGMENT_STEPS, AbSettings, PlanPoint, Question, RunPlan
 from specbench.scenario.planner import BASE, require_recorded
 from specbench.scenario.point_book import PointBook
 from specbench.scenario.resolve import ResolvedScenario, model_spec, resolve
@@ -43,12 +43,11 @@ __all__ = [
 ]
 
 AB, SWEEP, SELFTEST = "ab", "sweep", "selftest"
-KNOWN_DELAY = {"kind": "delay", "step_percent": 10.0, "lane": "device"}
-"""What ``selftest`` puts into one arm; the plan has it in microseconds."""
-PERIOD_STEPS, OVERLAPPED_PERIOD_STEPS = 2, 8
-"""Timed steps of a period. What disturbs a machine lasts for many steps, so short periods cancel most of it. Under
-overlap the first step after an edge has none in flight that hides the host's work: long ones keep its share small."""
-SEGMENT_STEPS = 144
+KNOWN_DELAY = {"kind": "delay", "step_percent": 10.0}
+"""What ``selftest`` puts into one arm: microseconds in the plan, on both lanes where they are this process's."""
+OVERLAPPED_PERIOD_STEPS = 8
+"""Under overlap the first step after an edge has none in flight that hides the host's work: long periods keep its share
+small."""
 NO_CHANGES = SweepPoint({}, ())
 
 
@@ -126,8 +125,9 @@ def ask_selftest(path: str | Path, overrides: Sequence[str] = (), *, num_aa: int
     arm = Arm(ON, _change(file, NO_CHANGES, variant_overrides(ON, file.base)))
     for _ in range(num_aa):
         book.add_pair(arm, arm, EQUAL_ARMS, {})
-    book.add_pair(arm, arm, DELAY, {}, injected={"B": dict(KNOWN_DELAY)})
-    book.add_pair(arm, arm, SWAPPED, {}, injected={"A": dict(KNOWN_DELAY)})
+    delay = {**KNOWN_DELAY, "lane": "both" if arm.scenario.process is None else "host"}
+    book.add_pair(arm, arm, DELAY, {}, injected={"B": delay})
+    book.add_pair(arm, arm, SWAPPED, {}, injected={"A": delay})
     settings = read_settings(base.scenario.measure, book.overlaps)
     return book.ask(SELFTEST, base, replace(settings, stop_early=False))
 

@@ -12,8 +12,8 @@ from specbench.scenario.plan import MIRRORED, RUNS, AbSettings, ComparisonPlan, 
 
 MIN_UNITS = {MIRRORED: 10, RUNS: 5}
 """Fewer units give an interval that says nothing: the budget is overdrawn instead, and the plan warns."""
-MAX_UNITS = 2000
-"""More gain nothing: at this number a unit's noise is divided by 45."""
+MAX_UNITS = 6000
+"""More gain nothing: at this number a unit's noise is divided by 77."""
 BUDGET_SHARE = 0.95
 """Part of the budget that is planned for, so that a slow moment does not cut the last look's units."""
 

@@ -165,7 +165,8 @@ def test_the_subject_inside_does_the_rest() -> None:
         ({"kind": "delay"}, "takes us"),
         ({"kind": "delay", "us": 0}, "positive"),
         ({"kind": "delay", "us": "3"}, "positive"),
-        ({"kind": "delay", "us": 3, "lane": "devices"}, "lane"),
+        ({"kind": "delay", "us": 3, "lane": "device"}, "lane 'device'"),
+        ({"kind": "delay", "us": 3, "lane": "both"}, "lane 'both'"),  # a fake has no device
         ({"kind": "spike", "every": 3}, "every, ms"),
         ({"kind": "token", "us": 3}, "nothing else"),
     ],

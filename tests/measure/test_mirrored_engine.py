@@ -135,17 +135,30 @@ def test_a_changed_token_is_found_where_it_was_committed(subject: BuiltinSubject
     assert first.record.tokens_sha256 != second.record.tokens_sha256
 
 
-@pytest.mark.parametrize(
-    "defect", [{"kind": "delay", "us": 3000, "lane": "device"}, {"kind": "hidden_sleep", "us": 3000}]
-)
-def test_what_delays_the_device_is_hidden_by_no_overlap(subject: BuiltinSubject, defect: dict[str, Any]) -> None:
+@pytest.mark.parametrize("lane", ["host", "device"])
+def test_a_delay_of_both_lanes_is_hidden_behind_neither(subject: BuiltinSubject, lane: str) -> None:
+    """A period takes what it would have taken on either lane, and the delay on top."""
+    defect = {"kind": "delay", "us": 3000, "lane": "both"}
     record = run_pass(subject, "ABBA", 0, injected={"B": defect}).record
+    names = ("schedule", "prepare_inputs", "launch") if lane == "host" else ("device_step",)
+    for period in (period for period in record.periods if period.arm == "B"):
+        worked_ns = sum(
+            end_ns - start_ns
+            for name in names
+            for start_ns, end_ns in zip(record.ranges[name].start_ns, record.ranges[name].end_ns, strict=True)
+            if period.start_ns <= start_ns and end_ns <= period.end_ns
+        )
+        assert worked_ns > 0
+        assert period.end_ns - period.start_ns >= period.num_steps * 3_000_000 + worked_ns
+
+
+def test_a_hidden_sleep_is_no_work_of_the_device(subject: BuiltinSubject) -> None:
+    record = run_pass(subject, "ABBA", 0, injected={"B": {"kind": "hidden_sleep", "us": 3000}}).record
     assert record.device_busy is not None
     busy = intervals.pair(record.device_busy.start_ns, record.device_busy.end_ns)
     for period in (period for period in record.periods if period.arm == "B"):
-        took_ns, delayed_ns = period.end_ns - period.start_ns, period.num_steps * 3_000_000
         busy_ns = intervals.total(intervals.clip(busy, period.start_ns, period.end_ns))
-        assert (busy_ns if defect["kind"] == "delay" else took_ns - busy_ns) >= delayed_ns
+        assert period.end_ns - period.start_ns - busy_ns >= period.num_steps * 3_000_000
 
 
 def test_equal_choices_measure_the_same_steps(subject: BuiltinSubject) -> None:

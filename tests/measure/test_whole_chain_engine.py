@@ -153,7 +153,7 @@ def test_equal_arms_of_a_real_model(tmp_path: Path) -> None:
 def test_a_delay_of_one_percent_of_a_real_step(tmp_path: Path) -> None:
     """It is found, and the interval covers what it comes to beside the steps that were measured."""
     settings = ["measure.max_units=480", "measure.quads_per_segment=12", "measure.looks=5", "measure.margin=0.2%"]
-    question = ask_smollm2(tmp_path, *settings, injected={"B": {"kind": "delay", "step_percent": 1.0}})
+    question = ask_smollm2(tmp_path, *settings, injected={"B": {"kind": "delay", "step_percent": 1.0, "lane": "both"}})
     # Both arms are equal but for the delay.
     question = replace(question, comparisons=tuple(replace(c, candidate=c.baseline) for c in question.comparisons))
     start(question, tmp_path / "out")

@@ -118,6 +118,8 @@ def test_a_period_is_short_where_no_step_overlaps(path: Path, changes: list[str]
     settings = ask_ab(path, changes).settings
     assert settings is not None
     assert (settings.period_steps, settings.quads_per_segment) == expected
+    written = ask_ab(path, changes).scenario["measure"]
+    assert (written["period_steps"], written["quads_per_segment"]) == expected
     assert ask_selftest(path, changes).settings == replace(settings, stop_early=False)
 
 
@@ -384,8 +386,8 @@ def test_selftest_compares_on_with_itself_and_finds_a_known_delay(path: Path) ->
     assert not question.settings.stop_early
     plan = plan_question(question, Calibration((1.0,) * 5, step_us=(2000.0,) * 5))
     assert plan.comparisons[2].injected is None
-    assert plan.comparisons[3].injected == {"B": {"kind": "delay", "us": 200.0}}
-    assert plan.comparisons[4].injected == {"A": {"kind": "delay", "us": 200.0}}
+    assert plan.comparisons[3].injected == {"B": {"kind": "delay", "us": 200.0, "lane": "both"}}
+    assert plan.comparisons[4].injected == {"A": {"kind": "delay", "us": 200.0, "lane": "both"}}
 
 
 def test_warm_up_is_the_most_that_a_point_asks_for(path: Path) -> None:

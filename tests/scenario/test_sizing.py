@@ -28,7 +28,7 @@ def _question(*designs: str, injected: dict[str, Any] | None = None, **settings:
             ComparisonPlan(i, 0, 1, "candidate", design, "why", (difference,), "bit-identical", injected)
             for i, design in enumerate(designs)
         ),
-        settings=AbSettings(**settings),
+        settings=AbSettings(**{"quads_per_segment": 4, **settings}),
         warmup_requests=4,
         scenario=SCENARIO,
         notes=("look out",),
