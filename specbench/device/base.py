@@ -36,10 +36,15 @@ class Completion(Protocol):
 
 
 class Device(Protocol):
-    """One execution device."""
+    """One execution device.
+
+    :ivar computes: False where launches take a declared time and nothing is computed in it: their programs keep the
+        books of a step, and need no weights.
+    """
 
     name: str
     torch_device: torch.device
+    computes: bool
 
     def empty_staging(self, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
         """Return an uninitialised host tensor that :meth:`copy_async` may read (pinned where that means something)."""
@@ -54,7 +59,10 @@ class Device(Protocol):
         ...
 
     def launch(self, program: Callable[[], Any], name: str) -> Completion:
-        """Enqueue ``program``; ``name`` is its range on the device lane."""
+        """Enqueue ``program``; ``name`` is its range on the device lane.
+
+        What it returns is for devices that do not compute: see :class:`specbench.device.times.StepWork`.
+        """
         ...
 
     def synchronize(self) -> None:
@@ -63,6 +71,10 @@ class Device(Protocol):
 
     def drain_busy(self) -> list[Span]:
         """Return device-lane spans since the last call: what the device executed, and when."""
+        ...
+
+    def read_counters(self) -> dict[str, float]:
+        """What the device has counted of itself since it was opened, by name; empty when it counts nothing."""
         ...
 
     def memory_bytes(self) -> int:

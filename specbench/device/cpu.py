@@ -74,6 +74,7 @@ class CpuDevice:
     """
 
     name = "cpu"
+    computes = True
 
     def __init__(self, tracer: Tracer | None = None, num_threads: int | None = None) -> None:
         self.torch_device = torch.device("cpu")
@@ -117,7 +118,7 @@ class CpuDevice:
 
     def _put(self, item: _Item) -> None:
         if self._closed:
-            raise EngineError("the device was closed and takes no more work", where="device cpu")
+            raise EngineError("the device was closed and takes no more work", where=f"device {self.name}")
         self._items.put(item)
 
     def empty_staging(self, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
@@ -149,6 +150,10 @@ class CpuDevice:
         spans = self._busy[:count]
         del self._busy[:count]
         return [span for span in spans if span.name != "synchronize"]
+
+    def read_counters(self) -> dict[str, float]:
+        """Nothing is counted."""
+        return {}
 
     def memory_bytes(self) -> int:
         """See :class:`specbench.device.base.Device`."""

@@ -79,6 +79,7 @@ class CudaDevice:
     """
 
     name = "cuda"
+    computes = True
 
     def __init__(self, tracer: Tracer | None = None, num_threads: int | None = None) -> None:
         if not torch.cuda.is_available():
@@ -131,6 +132,10 @@ class CudaDevice:
         spans = [Span(launch.name, "device", *launch.times_ns) for launch in launches]
         self._clock.anchor()
         return spans
+
+    def read_counters(self) -> dict[str, float]:
+        """Nothing is counted."""
+        return {}
 
     def memory_bytes(self) -> int:
         """See :class:`specbench.device.base.Device`."""
