@@ -18,6 +18,10 @@ class CausalLM(ABC):
     :meth:`expected_tensors`, in any order, then :meth:`finish_loading`.
     """
 
+    num_position_rows = 1
+    """Rows of positions that the model rotates by: 1, and :meth:`forward` is given [T], or more, and it is given
+    [rows, 1, T]; text has the same position in all of them, an image one each for time, height and width."""
+
     def __init__(self, config: ModelConfig, dtype: torch.dtype, device: torch.device) -> None:
         self.config = config
         self.dtype = dtype
@@ -45,7 +49,8 @@ class CausalLM(ABC):
     def forward(self, token_ids: Tensor, positions: Tensor, attention: AttentionOperator) -> Tensor:
         """Run the layers on a step's rows.
 
-        :param token_ids: [T] int64, ``positions`` [T] int64: place of each token in its sequence.
+        :param token_ids: [T] int64, ``positions`` [T] int64: place of each token in its sequence; see
+            :attr:`num_position_rows`.
         :param attention: prepared for this step.
         :returns: [T, hidden_size] after the final norm, in the model's dtype.
         """

@@ -6,13 +6,18 @@ Missing keys take the default that transformers gives them, which differs by arc
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from specbench.engine.models.config import ModelConfig, RopeScaling
+from specbench.engine.models.config_reader import ConfigReader
+from specbench.engine.models.hf_hybrid_config import (
+    HYBRID_DEFAULTS,
+    read_linear_attention,
+    read_partial_rotary_factor,
+)
 from specbench.errors import CheckpointError
 
 CHAT_END_TOKENS = ("<|im_end|>", "<|eot_id|>")
@@ -27,6 +32,7 @@ class _Family:
     defaults: Mapping[str, Any]
     qkv_bias: bool | None = None  # None: the config's attention_bias says, and it covers the output projection
     qk_norm: bool = False
+    is_hybrid: bool = False  # gated attention, norms centred on zero, and layers with recurrent state
 
 
 _COMMON = {
@@ -50,6 +56,12 @@ FAMILIES: dict[str, _Family] = {
     ),
     "Qwen2ForCausalLM": _Family("qwen2", _QWEN, qkv_bias=True),
     "Qwen3ForCausalLM": _Family("qwen3", {**_QWEN, "head_dim": 128}, qk_norm=True),
+    "Qwen3NextForCausalLM": _Family(
+        "qwen3_next",
+        {**_QWEN, "num_key_value_heads": 2, "head_dim": 256, **HYBRID_DEFAULTS},
+        qk_norm=True,
+        is_hybrid=True,
+    ),
 }
 
 
@@ -97,10 +109,10 @@ def parse_config(
     """
     architecture = _architecture(config, where)
     family = FAMILIES[architecture]
-    reader = _Reader(config, family.defaults, where)
+    reader = ConfigReader(config, family.defaults, where)
     _refuse_unsupported(reader)
     hidden, heads = reader.integer("hidden_size"), reader.integer("num_attention_heads")
-    rope = _rope_parameters(reader)
+    rope = _rope_parameters(reader, family)
     bias = reader.boolean("attention_bias")
     generation = generation or {}
     if reader.get("head_dim") is None and hidden % heads:
@@ -124,15 +136,25 @@ def parse_config(
         mlp_bias=architecture == "LlamaForCausalLM" and reader.boolean("mlp_bias"),
         qk_norm=family.qk_norm,
         sliding_window=_sliding_window(reader, architecture),
+        **_hybrid_keys(reader, rope) if family.is_hybrid else {},
         bos_token_id=next(iter(reader.token_ids("bos_token_id")), None),
         eos_token_ids=_merge(
             reader.token_ids("eos_token_id"),
-            _Reader(generation, {}, where).token_ids("eos_token_id"),
+            ConfigReader(generation, {}, where).token_ids("eos_token_id"),
             chat_end_ids,
         ),
     )
     check_heads(parsed, where)
     return parsed
+
+
+def _hybrid_keys(reader: ConfigReader, rope: Mapping[str, Any]) -> dict[str, Any]:
+    return {
+        "attention_output_gate": True,
+        "zero_centered_norms": True,
+        "partial_rotary_factor": read_partial_rotary_factor(reader, rope),
+        "linear_attention": read_linear_attention(reader),
+    }
 
 
 def check_heads(config: ModelConfig, where: str) -> None:
@@ -147,56 +169,15 @@ def check_heads(config: ModelConfig, where: str) -> None:
         )
     if config.head_dim % 2:
         raise CheckpointError(f"head_dim {config.head_dim} is odd, and its halves are rotated", where=where)
+    if config.rotary_dim % 2 or not config.rotary_dim:
+        what = (
+            f"{config.rotary_dim} elements of each head are rotated (partial_rotary_factor), and they must make pairs"
+        )
+        raise CheckpointError(what, where=where)
 
 
 def _merge(*groups: Iterable[int]) -> tuple[int, ...]:
     return tuple(sorted({token_id for group in groups for token_id in group}))
-
-
-class _Reader:
-    """Typed access to a config: a wrong type or a missing key is an error that names the key."""
-
-    def __init__(self, config: Mapping[str, Any], defaults: Mapping[str, Any], where: str) -> None:
-        self.config = config
-        self.defaults = defaults
-        self.where = where
-
-    def get(self, key: str) -> Any:
-        """The value, or the family's default."""
-        return self.config[key] if key in self.config else self.defaults.get(key)
-
-    def fail(self, what: str, hint: str | None = None) -> CheckpointError:
-        return CheckpointError(what, where=self.where, hint=hint)
-
-    def integer(self, key: str, fallback: int | None = None) -> int:
-        """A positive integer; null or missing gives ``fallback``."""
-        value = self.get(key)
-        value = fallback if value is None else value
-        if value is None:
-            raise self.fail(f"key {key!r} is missing", "fetch the model's config.json again")
-        if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-            raise self.fail(f"{key} must be a positive integer, found {value!r}")
-        return value
-
-    def number(self, key: str) -> float:
-        value = self.get(key)
-        if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value < math.inf:
-            raise self.fail(f"{key} must be a positive number, found {value!r}")
-        return float(value)
-
-    def boolean(self, key: str) -> bool:
-        value = self.get(key)
-        if value is not None and not isinstance(value, bool):
-            raise self.fail(f"{key} must be true or false, found {value!r}")
-        return bool(value)
-
-    def token_ids(self, key: str) -> tuple[int, ...]:
-        """An id, a list of ids, or null."""
-        value = self.get(key)
-        values = value if isinstance(value, list) else [] if value is None else [value]
-        if any(isinstance(item, bool) or not isinstance(item, int) for item in values):
-            raise self.fail(f"{key} must be a token id or a list of them, found {value!r}")
-        return tuple(item for item in values if item >= 0)
 
 
 def _architecture(config: Mapping[str, Any], where: str) -> str:
@@ -217,7 +198,7 @@ def _architecture(config: Mapping[str, Any], where: str) -> str:
     )
 
 
-def _refuse_unsupported(reader: _Reader) -> None:
+def _refuse_unsupported(reader: ConfigReader) -> None:
     if reader.get("quantization_config"):
         quantization = reader.get("quantization_config")
         method = quantization.get("quant_method") if isinstance(quantization, dict) else quantization
@@ -229,7 +210,7 @@ def _refuse_unsupported(reader: _Reader) -> None:
         raise reader.fail(f"hidden_act {reader.get('hidden_act')!r} is not supported; supported: silu")
 
 
-def _rope_parameters(reader: _Reader) -> Mapping[str, Any]:
+def _rope_parameters(reader: ConfigReader, family: _Family) -> Mapping[str, Any]:
     """The rotary settings: transformers 5 writes ``rope_parameters``, before it ``rope_scaling`` beside rope_theta."""
     rope = reader.get("rope_parameters") or reader.get("rope_scaling") or {}
     if not isinstance(rope, dict):
@@ -237,23 +218,23 @@ def _rope_parameters(reader: _Reader) -> Mapping[str, Any]:
     if any(isinstance(value, dict) for value in rope.values()):
         raise reader.fail("rotary settings that differ by layer are not supported")
     partial = rope.get("partial_rotary_factor", reader.get("partial_rotary_factor"))
-    if partial not in (None, 1, 1.0):
+    if partial not in (None, 1, 1.0) and not family.is_hybrid:
         raise reader.fail(f"partial_rotary_factor {partial!r} is not supported; supported: 1")
     return rope
 
 
-def _rope_theta(reader: _Reader, rope: Mapping[str, Any]) -> float:
+def _rope_theta(reader: ConfigReader, rope: Mapping[str, Any]) -> float:
     source = rope if "rope_theta" in rope else reader.config
-    return _Reader(source, {"rope_theta": 10000.0}, reader.where).number("rope_theta")
+    return ConfigReader(source, {"rope_theta": 10000.0}, reader.where).number("rope_theta")
 
 
-def _rope_scaling(reader: _Reader, rope: Mapping[str, Any]) -> RopeScaling | None:
+def _rope_scaling(reader: ConfigReader, rope: Mapping[str, Any]) -> RopeScaling | None:
     kind = rope.get("rope_type", rope.get("type", "default"))
     if kind in (None, "default"):
         return None
     if kind != "llama3":
         raise reader.fail(f"rotary scaling of type {kind!r} is not supported; supported: default, llama3")
-    values = _Reader(rope, {}, f"{reader.where}: rope_scaling")
+    values = ConfigReader(rope, {}, f"{reader.where}: rope_scaling")
     return RopeScaling(
         factor=values.number("factor"),
         low_freq_factor=values.number("low_freq_factor"),
@@ -262,7 +243,7 @@ def _rope_scaling(reader: _Reader, rope: Mapping[str, Any]) -> RopeScaling | Non
     )
 
 
-def _sliding_window(reader: _Reader, architecture: str) -> int | None:
+def _sliding_window(reader: ConfigReader, architecture: str) -> int | None:
     """The window that at least one layer has, or None."""
     if architecture == "LlamaForCausalLM" or reader.get("sliding_window") is None:
         return None

@@ -6,6 +6,7 @@ from typing import Any
 
 from specbench.engine.models.config import ModelConfig
 from specbench.engine.models.hf_config import FAMILIES
+from specbench.engine.models.hf_hybrid_config import write_linear_attention
 
 
 def to_hf_config(config: ModelConfig, dtype: str = "bfloat16") -> dict[str, Any]:
@@ -41,6 +42,8 @@ def to_hf_config(config: ModelConfig, dtype: str = "bfloat16") -> dict[str, Any]
         "eos_token_id": list(config.eos_token_ids) or None,
         "torch_dtype": dtype,
     }
+    if family.is_hybrid:
+        return values | {"attention_bias": config.attention_bias, **write_linear_attention(config)}
     if family.qkv_bias is None:
         values["attention_bias"] = config.attention_bias
     if config.architecture == "LlamaForCausalLM":

@@ -24,8 +24,8 @@ from specbench.engine.models.pickle_weights import PickleSource, find_pickles
 from specbench.engine.models.random_weights import RandomSource
 from specbench.engine.models.safetensors_weights import SafetensorsSource, find_safetensors
 from specbench.engine.models.tensor_source import TensorSource, check_tensors
-from specbench.errors import SpecbenchError
-from specbench.registry import MODELS
+from specbench.errors import ModelNotFoundError, SpecbenchError
+from specbench.registry import MODELS, PRESETS
 
 if TYPE_CHECKING:
     from specbench.engine.models.base import CausalLM
@@ -73,6 +73,36 @@ def load_model(spec: ModelSpec, dtype: torch.dtype, device: torch.device) -> Loa
         num_parameters=config.num_parameters,
         directory=_find_tokenizer(location),
     )
+
+
+def load_shape(spec: ModelSpec, dtype: torch.dtype) -> LoadedModel:
+    """Build the model of ``spec`` without weights or memory for them, for a device that computes nothing.
+
+    A preset need not have been pulled; where it has, its tokenizer is there.
+
+    :raises ModelNotFoundError: no such model.
+    :raises CheckpointError: its configuration is unreadable or not supported.
+    """
+    location = _find_shape(spec)
+    config = location.read_config()
+    shape = json.dumps(asdict(config), sort_keys=True)
+    return LoadedModel(
+        model=build_model(config, dtype=dtype, device=torch.device("meta")),
+        config=config,
+        source=f"{spec.source}, weights not loaded",
+        fingerprint=hashlib.sha256(f"{shape} without weights".encode()).hexdigest(),
+        num_parameters=config.num_parameters,
+        directory=_find_tokenizer(location),
+    )
+
+
+def _find_shape(spec: ModelSpec) -> ModelLocation:
+    try:
+        return find_model(spec, weights=False)
+    except ModelNotFoundError:
+        if spec.source not in PRESETS:
+            raise
+        return ModelLocation("preset", spec.source, None, PRESETS.load(spec.source))
 
 
 @contextmanager

@@ -7,7 +7,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from specbench.engine.models.config import ModelConfig, RopeScaling
+from specbench.engine.models.config import (
+    FULL_ATTENTION,
+    LINEAR_ATTENTION,
+    LinearAttention,
+    ModelConfig,
+    RopeScaling,
+)
 
 
 @dataclass(frozen=True)
@@ -57,6 +63,36 @@ TINY = Preset(
         tie_word_embeddings=True,
         bos_token_id=1,
         eos_token_ids=(2,),
+    ),
+    license="none: no published weights",
+)
+
+TINY_HYBRID = Preset(
+    ModelConfig(
+        architecture="Qwen3NextForCausalLM",
+        vocab_size=512,
+        hidden_size=64,
+        intermediate_size=128,
+        num_layers=4,
+        num_heads=4,
+        num_kv_heads=2,
+        head_dim=32,
+        max_position_embeddings=2048,
+        rms_norm_eps=1e-6,
+        tie_word_embeddings=True,
+        qk_norm=True,
+        bos_token_id=1,
+        eos_token_ids=(2,),
+        partial_rotary_factor=0.25,
+        attention_output_gate=True,
+        zero_centered_norms=True,
+        linear_attention=LinearAttention(
+            layer_types=(*3 * (LINEAR_ATTENTION,), FULL_ATTENTION),
+            num_key_heads=2,
+            num_value_heads=4,
+            key_head_dim=16,
+            value_head_dim=16,
+        ),
     ),
     license="none: no published weights",
 )

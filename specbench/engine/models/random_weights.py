@@ -25,6 +25,8 @@ _BIAS_DEVIATION = 0.02
 # With tied embeddings, a token's own embedding in the residual stream favours the token itself: without this gain,
 # which lets the MLPs outweigh it, greedy text is one token over and over.
 _MLP_GAIN = 8.0
+# Logarithm of a recurrent head's decay rate: memories of one token to hundreds of them.
+_DECAY_RATES = (-5.0, 0.0)
 _CHUNK_ELEMENTS = 1 << 22
 
 
@@ -62,10 +64,14 @@ class RandomSource:
         """Return the tensor of this name."""
         shape = self._shapes[name]
         if name.endswith("norm.weight"):
-            return torch.ones(shape, dtype=self._dtype, device=self._device)
+            is_centered = self._config.zero_centered_norms and not name.endswith("linear_attn.norm.weight")
+            return torch.full(shape, 0.0 if is_centered else 1.0, dtype=self._dtype, device=self._device)
         deviation = self._deviation(name, shape)
         digest = hashlib.sha256(f"{self._seed}/{name}".encode()).digest()
         generator = torch.Generator(self._device).manual_seed(int.from_bytes(digest[:8], "little") >> 1)
+        if name.endswith("A_log"):
+            rates = torch.empty(shape, dtype=torch.float32, device=self._device)
+            return rates.uniform_(*_DECAY_RATES, generator=generator).to(self._dtype)
         values = torch.empty(math.prod(shape), dtype=self._dtype, device=self._device)
         # In chunks: values are drawn in float32 for every dtype, and a whole float32 copy would be a peak of memory.
         for start in range(0, values.numel(), _CHUNK_ELEMENTS):
@@ -81,7 +87,7 @@ class RandomSource:
             return _LOGIT_DEVIATION / math.sqrt(shape[-1])
         deviation = 1.0 / math.sqrt(shape[-1])
         depth = math.sqrt(2 * self._config.num_layers)
-        if "o_proj" in name:
+        if "o_proj" in name or "out_proj" in name:
             return deviation / depth
         return deviation * _MLP_GAIN / depth if "down_proj" in name else deviation
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from specbench.engine.config import ModelSpec
 from specbench.engine.models.checkpoint import resolve_model_config
 from specbench.engine.models.config import RopeScaling
-from specbench.engine.models.hf_config import parse_config, read_config_directory
+from specbench.engine.models.hf_config import FAMILIES, parse_config, read_config_directory
 from specbench.engine.models.hf_config_writer import to_hf_config
 from specbench.errors import CheckpointError
 from specbench.registry import MODELS, PRESETS
@@ -107,11 +107,13 @@ def test_every_family_is_read_as_transformers_saves_it(tmp_path, class_name):
 
 def test_missing_keys_take_the_defaults_of_transformers():
     for architecture in MODELS:
+        family = FAMILIES[architecture]
         config = {"architectures": [architecture], **SIZES, "hidden_size": 64, "num_attention_heads": 32}
-        model_type = architecture.replace("ForCausalLM", "").lower()
+        if family.is_hybrid:
+            config |= {"num_experts": 0, "num_hidden_layers": 4}  # by default: experts, and one layer in four attends
         for key in ("num_key_value_heads", "max_position_embeddings"):
             del config[key]
-        theirs = transformers.AutoConfig.for_model(model_type, **config)
+        theirs = transformers.AutoConfig.for_model(family.model_type, **config)
         ours = parse_config(config, where="x")
         assert ours.num_kv_heads == theirs.num_key_value_heads
         assert ours.max_position_embeddings == theirs.max_position_embeddings
@@ -255,3 +257,55 @@ assert not loaded, loaded
 def test_a_preset_resolves_before_it_is_pulled(tmp_path, monkeypatch):
     monkeypatch.setenv("SPECBENCH_CACHE", str(tmp_path))
     assert resolve_model_config(ModelSpec("smollm2-135m")) == PRESETS.load("smollm2-135m").config
+
+
+HYBRID = to_hf_config(PRESETS.load("tiny-hybrid").config)
+
+
+def test_a_hybrid_is_read_as_transformers_saves_it(tmp_path):
+    save_config(tmp_path, "Qwen3NextConfig", num_experts=0, num_hidden_layers=8, head_dim=32, rope_theta=5e4)
+    config = read_config_directory(tmp_path)
+    theirs = transformers.AutoConfig.from_pretrained(tmp_path)
+    assert config.linear_attention is not None
+    assert list(config.linear_attention.layer_types) == theirs.layer_types
+    assert config.num_kv_layers == 2
+    assert config.linear_attention.num_value_heads == theirs.linear_num_value_heads
+    assert (config.partial_rotary_factor, config.rotary_dim, config.rope_theta) == (0.25, 8, 5e4)
+    assert config.qk_norm
+    assert config.attention_output_gate
+    assert config.zero_centered_norms
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"num_experts": 512}, "layers of 512 experts are not supported"),
+        ({"num_experts": 4, "mlp_only_layers": [0, 1, 3]}, "layers of 4 experts are not supported"),
+        ({"num_experts": 4, "mlp_only_layers": 3}, "mlp_only_layers must be a list of layers, found 3"),
+        ({"layer_types": ["linear_attention"] * 4}, "no layer has full attention"),
+        ({"layer_types": ["full_attention"] * 3}, "layer_types must be 4 of full_attention or linear_attention"),
+        ({"layer_types": ["sliding_attention"] * 4}, "layer_types must be 4 of full_attention or linear_attention"),
+        ({"linear_num_value_heads": 3}, "linear_num_value_heads 3 is not a multiple of linear_num_key_heads 2"),
+        ({"partial_rotary_factor": 0}, "partial_rotary_factor must be above 0 and at most 1, found 0"),
+        ({"partial_rotary_factor": 0.1}, "3 elements of each head are rotated"),
+    ],
+)
+def test_what_a_hybrid_may_not_be_is_named(change, message):
+    with pytest.raises(CheckpointError, match=message):
+        parse_config({**HYBRID, **change}, where="x")
+
+
+@pytest.mark.parametrize("change", [{"num_experts": 4, "mlp_only_layers": [0, 1, 2, 3]}, {"layer_types": None}])
+def test_spellings_of_a_dense_hybrid(change):
+    assert parse_config({**HYBRID, **change}, where="x") == PRESETS.load("tiny-hybrid").config
+
+
+@settings(max_examples=200)
+@given(changes=st.dictionaries(st.sampled_from([*HYBRID, "mlp_only_layers"]), JSON_VALUES, min_size=1, max_size=3))
+def test_any_hybrid_configuration_is_read_or_refused(changes):
+    try:
+        parsed = parse_config({**HYBRID, **changes}, where="x")
+    except CheckpointError:
+        return
+    assert parsed.num_parameters > 0
+    assert parsed.kv_bytes_per_token(2) > 0
