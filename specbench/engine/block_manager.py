@@ -14,6 +14,9 @@ import numpy.typing as npt
 
 from specbench.errors import BlockAccountingError
 
+_STAGED_AT_ONCE = 65536
+"""Table entries gathered in one go: few enough that they are still in a core's cache when they are written out."""
+
 
 class BlockManager:
     """Allocates blocks to slots.
@@ -21,6 +24,7 @@ class BlockManager:
     :param num_blocks: blocks in the pool.
     :param num_slots: slots that may own blocks.
     :param blocks_per_sequence: most blocks one slot may own; the width of its table row.
+    :ivar version: another number whenever a table row has changed.
     """
 
     def __init__(self, num_blocks: int, num_slots: int, blocks_per_sequence: int, tokens_per_block: int) -> None:
@@ -35,6 +39,7 @@ class BlockManager:
         heapq.heapify(self._descending)
         self._num_owned = [0] * num_slots
         self.table: npt.NDArray[np.int32] = np.zeros((num_slots, blocks_per_sequence), dtype=np.int32)
+        self.version = 0
 
     @property
     def num_free(self) -> int:
@@ -68,6 +73,7 @@ class BlockManager:
         for index in range(self._num_owned[slot], needed):
             self.table[slot, index] = self._take(slot * self.affine_stride + index, index)
             self._num_owned[slot] = index + 1
+            self.version += 1
         return True
 
     def _take(self, affine: int, index: int) -> int:
@@ -89,9 +95,32 @@ class BlockManager:
             heapq.heappush(self._descending, -block)
         self.table[slot, :] = 0
         self._num_owned[slot] = 0
+        self.version += 1
         if len(self._descending) > 4 * self.num_blocks:
             self._descending = [-block for block in self._free]
             heapq.heapify(self._descending)
+
+    def num_columns(self, max_kv_len: int | None = None) -> int:
+        """Columns of a table row that hold ``max_kv_len`` tokens; None: all that it has."""
+        if max_kv_len is None:
+            return self.blocks_per_sequence
+        return min(self.blocks_for(max_kv_len), self.blocks_per_sequence)
+
+    def write_block_offsets(
+        self, offsets: npt.NDArray[np.int32], slots: list[int], max_kv_len: int | None = None
+    ) -> None:
+        """Write where the blocks of ``slots`` lie in a layer's pool: their keys, and ``num_blocks`` further, values.
+
+        :param offsets: [len(slots), 2, num_columns(max_kv_len)], filled; what stands past a slot's own blocks means
+            nothing.
+        :param max_kv_len: no more tokens of a slot are read; None: every column is written.
+        """
+        num_columns = self.num_columns(max_kv_len)
+        num_rows = max(1, _STAGED_AT_ONCE // num_columns)
+        for start in range(0, len(slots), num_rows):
+            blocks = self.table[slots[start : start + num_rows], :num_columns]
+            offsets[start : start + num_rows, 0] = blocks
+            np.add(blocks, self.num_blocks, out=offsets[start : start + num_rows, 1])
 
     def check(self) -> None:
         """Balance the books.

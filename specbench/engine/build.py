@@ -16,11 +16,18 @@ from specbench.engine.llm_engine import LLMEngine
 from specbench.engine.model_runner import ModelRunner
 from specbench.engine.models.checkpoint import resolve_model_config
 from specbench.engine.models.config import ModelConfig
-from specbench.engine.models.loading import LoadedModel, load_model
-from specbench.engine.optimizations.base import SamplingParamsFill, Switch, build_switch
+from specbench.engine.models.loading import LoadedModel, load_model, load_shape
+from specbench.engine.optimizations.base import build_switch
+from specbench.engine.recurrence import with_recurrence
 from specbench.engine.sampling.acceptance import build_acceptance
 from specbench.engine.scheduler import Scheduler
+from specbench.engine.simulated_runner import SimulatedRunner
 from specbench.errors import CapacityError, InputError
+
+_TOGGLES = ("sampling_params", "block_staging", "input_prep")
+"""Those with a choice point in every engine."""
+_RECURRENT_TOGGLES = ("state_indices",)
+"""Those of models with recurrent state."""
 
 
 def build_engine(
@@ -54,7 +61,9 @@ def open_device(config: EngineConfig, tracer: Tracer) -> Device:
 
     :raises InputError: no registry has the name, or this machine has no such device.
     """
-    device: Device = registry.DEVICES.load(config.device, where="engine.device")(tracer, config.num_threads)
+    factory = registry.DEVICES.load(config.device, where="engine.device")
+    declared = () if config.device_times is None else (config.device_times,)
+    device: Device = factory(tracer, config.num_threads, *declared)
     return device
 
 
@@ -64,12 +73,14 @@ def _assemble(
     _check_rows(config)
     dtype: torch.dtype = getattr(torch, config.dtype)
     if loaded is None:
-        _check_weights(config, device, dtype)
-        loaded = load_model(config.model, dtype, device.torch_device)
-    _check_window(config, loaded.config)
+        loaded = _load_model(config, device, dtype)
+    if device.computes:
+        _check_window(config, loaded.config)
     scheduler = Scheduler(config)
-    sampling_params: Switch[SamplingParamsFill] = build_switch("sampling_params", config, device)
-    runner = ModelRunner(
+    names = (*_TOGGLES, *(_RECURRENT_TOGGLES if loaded.config.has_recurrent_state else ()))
+    switches = {name: build_switch(name, config, device) for name in names}
+    runner_class = ModelRunner if device.computes else SimulatedRunner
+    runner = runner_class(
         config,
         device,
         loaded.model,
@@ -78,35 +89,60 @@ def _assemble(
         build_acceptance(config.acceptance, config.drafter.max_draft_len),
         tracer,
     )
-    preparation = InputPreparation(config, device, scheduler.blocks, sampling_params, tracer)
+    preparation = InputPreparation(
+        config,
+        [scheduler.blocks],
+        switches["sampling_params"],
+        switches["block_staging"],
+        switches["input_prep"],
+        tracer,
+        num_position_rows=loaded.model.num_position_rows,
+        state_indices=switches.get("state_indices"),
+    )
     device.synchronize()
-    switches = {"sampling_params": sampling_params}
     return LLMEngine(config, loaded, device, scheduler, preparation, runner, tracer, switches, owns_device=owns_device)
 
 
 def _build_attention(
     config: EngineConfig, model_config: ModelConfig, device: Device, dtype: torch.dtype
 ) -> AttentionOperator:
-    _require_memory(
-        device,
-        config.num_blocks * config.tokens_per_block * model_config.kv_bytes_per_token(dtype.itemsize),
-        f"a KV cache of {config.num_blocks} blocks takes",
-        where="engine.num_blocks",
-        hint="lower workload.concurrency, engine.max_seq_len or engine.kv_cache",
-    )
+    if device.computes:
+        _require_memory(
+            device,
+            config.num_blocks * config.tokens_per_block * model_config.kv_bytes_per_token(dtype.itemsize),
+            f"a KV cache of {config.num_blocks} blocks takes",
+            where="engine.num_blocks",
+            hint="lower workload.concurrency, engine.max_seq_len or engine.kv_cache",
+        )
+        num_states = config.drafter.max_draft_len + 1
+        _require_memory(
+            device,
+            model_config.state_bytes(config.max_batch_size + 1, num_states, dtype.itemsize),
+            f"{num_states} recurrent states for each of {config.max_batch_size} slots take",
+            where="engine.max_batch_size",
+            hint="lower workload.concurrency or drafter.draft_len",
+        )
     cache = KVCache(
-        num_layers=model_config.num_layers,
+        num_layers=model_config.num_kv_layers,
         num_blocks=config.num_blocks,
         tokens_per_block=config.tokens_per_block,
         num_kv_heads=model_config.num_kv_heads,
         head_dim=model_config.head_dim,
         dtype=dtype,
-        device=device.torch_device,
+        # Where nothing is computed, the cache has a shape and no memory.
+        device=device.torch_device if device.computes else torch.device("meta"),
     )
     attention: AttentionOperator = registry.ATTENTION.load(config.attention, where="engine.attention")(
         cache, num_heads=model_config.num_heads
     )
-    return attention
+    return with_recurrence(attention, model_config, config.max_batch_size, config.drafter.max_draft_len + 1)
+
+
+def _load_model(config: EngineConfig, device: Device, dtype: torch.dtype) -> LoadedModel:
+    if not device.computes:
+        return load_shape(config.model, dtype)
+    _check_weights(config, device, dtype)
+    return load_model(config.model, dtype, device.torch_device)
 
 
 def _check_weights(config: EngineConfig, device: Device, dtype: torch.dtype) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from specbench.device.times import SIM, DeviceTimes
 from specbench.errors import InputError
 
 DTYPES = ("bfloat16", "float32", "float16")
@@ -85,6 +86,7 @@ class EngineConfig:
     :param max_num_tokens: most token rows a step may carry; prompts are chunked to fit.
     :param num_blocks: KV blocks in the pool.
     :param overlap: launch step n + 1 before the host has seen the tokens of step n.
+    :param device_times: of ``device`` sim, which declares them; None: the device computes, for as long as it takes.
     """
 
     model: ModelSpec
@@ -101,6 +103,7 @@ class EngineConfig:
     drafter: DrafterSpec = field(default_factory=DrafterSpec)
     acceptance: AcceptanceSpec = field(default_factory=AcceptanceSpec)
     optimizations: tuple[tuple[str, str], ...] = ()
+    device_times: DeviceTimes | None = None
 
     def __post_init__(self) -> None:
         if self.dtype not in DTYPES:
@@ -108,6 +111,8 @@ class EngineConfig:
         for name in ("max_seq_len", "max_batch_size", "num_blocks", "tokens_per_block", "max_num_tokens"):
             if getattr(self, name) < 1:
                 raise InputError(f"must be at least 1, found {getattr(self, name)}", where=f"engine.{name}")
+        if (self.device == SIM) != (self.device_times is not None):
+            raise InputError(f"device {SIM} and declared times go together, one without the other", where="engine.sim")
         if self.drafter.max_draft_len > MAX_DRAFT_LEN:
             raise InputError(
                 f"draft_len {self.drafter.max_draft_len} is over the cap of {MAX_DRAFT_LEN}",

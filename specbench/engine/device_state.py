@@ -10,6 +10,7 @@ from torch import Tensor
 
 from specbench.engine.config import EngineConfig
 from specbench.engine.forward_batch import ContextRows
+from specbench.engine.kv_cache import lazy_zeros
 
 
 class DeviceState:
@@ -29,7 +30,8 @@ class DeviceState:
         max_draft_len = config.drafter.max_draft_len
 
         def zeros(*shape: int) -> Tensor:
-            return torch.zeros(shape, dtype=torch.int64, device=device)
+            # Positions that no request reaches take no memory.
+            return lazy_zeros(shape, torch.int64, device)
 
         self.token_ids = zeros(rows, config.max_positions)
         self.num_tokens = zeros(rows)

@@ -6,10 +6,12 @@ Nothing here refers to the engine or to device memory, so a batch could be sent 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from enum import Enum
 
 from torch import Tensor
 
 from specbench.engine.sampling.metadata import SamplingRows
+from specbench.engine.state_indices import StateIndices
 
 
 @dataclass(frozen=True)
@@ -37,17 +39,45 @@ class ContextRows:
         return self.end - self.start
 
 
+class InputSource(Enum):
+    """Where the device takes a step's positions, KV lengths and generation tokens from."""
+
+    HOST = "host"
+    """The batch brings positions and lengths; the last committed tokens are read from the device's state there."""
+    LAST_STEP = "last step"
+    """The inputs of the step before, one token further; the tokens are that step's samples."""
+    STATE = "state"
+    """All are read from the device's state: with speculation the host does not know the lengths."""
+
+
+@dataclass(frozen=True)
+class RowPlaces:
+    """Where the rows of a step stand; on the host.
+
+    :param positions: int64 [T], context rows first.
+    :param kv_lens: int64 [num_generation]; tokens a generation request attends to, its new row included.
+    :param rotary_positions: int64 [rows, 1, T], for a model that rotates by several rows of positions; else None.
+    """
+
+    positions: Tensor
+    kv_lens: Tensor
+    rotary_positions: Tensor | None = None
+
+
 @dataclass(frozen=True)
 class ForwardBatch:
     """Rows of one step: chunks in ``context``, then ``draft_len`` + 1 rows for each of ``num_generation`` requests.
 
     :param context_token_ids: int64 [context rows], host.
     :param generation_slots: int64 [num_generation], host.
-    :param block_table: int32 [requests, columns], host; context requests first.
+    :param block_offsets: int32 [pools, requests, 2 (keys, values), columns], host; context requests first. Columns that
+        are not sent stay as they are on the device. None: as in the last step, all of them.
     :param sampling: parameters of every row that selects a token: one a sampling chunk, K + 1 a generation request.
     :param next_draft_len: tokens the drafter proposes for the next step.
     :param shape: what profilers show, see :class:`specbench.engine.scheduler.Schedule`.
     :param max_num_tokens: no sequence of the batch is longer than this after the step.
+    :param places: present when ``source`` is ``HOST``.
+    :param state: where the recurrent state of each request is; None for a model without.
     """
 
     step: int
@@ -56,10 +86,13 @@ class ForwardBatch:
     generation_slots: Tensor
     draft_len: int
     next_draft_len: int
-    block_table: Tensor
+    block_offsets: Tensor | None
     sampling: SamplingRows
     shape: str
     max_num_tokens: int
+    source: InputSource
+    places: RowPlaces | None = None
+    state: StateIndices | None = None
 
     @property
     def context_lens(self) -> list[int]:
@@ -70,6 +103,11 @@ class ForwardBatch:
     def num_generation(self) -> int:
         """Generation requests in the step."""
         return int(self.generation_slots.shape[0])
+
+    @property
+    def num_requests(self) -> int:
+        """Requests in the step, which are the rows of its block table."""
+        return len(self.context) + self.num_generation
 
     @property
     def num_context_tokens(self) -> int:

@@ -2,74 +2,160 @@
 
 from __future__ import annotations
 
-import torch
+from collections.abc import Sequence
+from typing import NamedTuple
 
-from specbench.device.base import Device
+import torch
+from torch import Tensor
+
 from specbench.device.tracing import Tracer
-from specbench.engine.block_manager import BlockManager
+from specbench.engine.block_staging import BlockOffsetSource
 from specbench.engine.config import EngineConfig
-from specbench.engine.forward_batch import ContextRows, ForwardBatch
-from specbench.engine.optimizations.base import SamplingParamsFill, Switch
+from specbench.engine.forward_batch import ContextRows, ForwardBatch, InputSource, RowPlaces
+from specbench.engine.optimizations.base import BlockStaging, InputPrep, SamplingParamsFill, StateIndicesFill, Switch
 from specbench.engine.request import Request
+from specbench.engine.sampling.metadata import SamplingRows
+from specbench.engine.sampling.params import SamplingParams
 from specbench.engine.sampling.replay import tokens_to_boundary
 from specbench.engine.scheduler import ContextChunk, Schedule
+from specbench.engine.state_indices import StateIndices
+
+
+class FullPass(NamedTuple):
+    """A batch built from scratch, and what it was built from.
+
+    :ivar slots: of all requests, context requests first; ``row_counts``: logits rows of each that selects a token.
+    :ivar max_kv_len: most tokens a request attends to, as the host counts them.
+    """
+
+    batch: ForwardBatch
+    slots: list[int]
+    row_counts: list[int]
+    max_kv_len: int
 
 
 class InputPreparation:
-    """Builds every input of a step from scratch, in staging memory of its own.
+    """What goes into a step, and the means to make it; how much of it is made is up to ``input_prep``.
 
     Staging is fresh each step: copies read it when they execute, which may be after the next step was prepared.
 
-    :param sampling_params: the choice point of that name; whoever stands there is called.
+    :param blocks: owners of the KV blocks, one a pool.
+    :param sampling_params: the choice point of that name, and so ``block_staging`` and ``input_prep``; whoever stands
+        there is called.
+    :param num_position_rows: see :attr:`specbench.engine.models.base.CausalLM.num_position_rows`.
+    :param state_indices: the choice point of that name; None: the model has no recurrent state.
     """
 
     def __init__(
         self,
         config: EngineConfig,
-        device: Device,
-        blocks: BlockManager,
+        blocks: Sequence[BlockOffsetSource],
         sampling_params: Switch[SamplingParamsFill],
+        block_staging: Switch[BlockStaging],
+        input_prep: Switch[InputPrep],
         tracer: Tracer,
+        num_position_rows: int = 1,
+        state_indices: Switch[StateIndicesFill] | None = None,
     ) -> None:
-        self._config = config
-        self._device = device
         self._blocks = blocks
         self._sampling_params = sampling_params
+        self._block_staging = block_staging
+        self._input_prep = input_prep
         self._tracer = tracer
+        self._num_position_rows = num_position_rows
+        self._state_indices = state_indices
+        self._max_rows = config.drafter.max_draft_len + 1
+        # Without drafts a step commits one token, so the host counts the lengths of sequences it has not seen yet.
+        self._source = InputSource.HOST if config.drafter.max_draft_len == 0 else InputSource.STATE
 
     def prepare(self, step: int, schedule: Schedule) -> ForwardBatch:
         """Return the batch of ``schedule``; enqueues the copies of the sampling parameters."""
-        context = tuple(_context_rows(chunk) for chunk in schedule.context)
+        return self._input_prep.current.prepare(step, schedule, self)
+
+    def build(self, step: int, schedule: Schedule) -> FullPass:
+        """The full pass: every input of the step, for every request."""
         requests = [chunk.request for chunk in schedule.context] + schedule.generation
-        rows = self._config.drafter.max_draft_len + 1
-        slots = [_slot(request) for request in schedule.generation]
-        with self._tracer.range("populate_sampling_params"):
-            sampling_chunks = [chunk for chunk in schedule.context if chunk.samples]
-            sampling = self._sampling_params.current.fill(
-                [chunk.request.params for chunk in sampling_chunks] + [r.params for r in schedule.generation],
-                [1] * len(sampling_chunks) + [schedule.draft_len + 1] * len(schedule.generation),
-                [_slot(chunk.request) for chunk in sampling_chunks] + slots,
-            )
-        table = self._blocks.table[[_slot(request) for request in requests]]
-        return ForwardBatch(
+        slots = [_slot(request) for request in requests]
+        sampling = [index for index, chunk in enumerate(schedule.context) if chunk.samples]
+        first = len(schedule.context)
+        row_counts = [1] * len(sampling) + [schedule.draft_len + 1] * len(schedule.generation)
+        sampling_rows = self.fill_sampling_params(
+            [requests[index].params for index in sampling] + [request.params for request in schedule.generation],
+            row_counts,
+            [slots[index] for index in sampling] + slots[first:],
+        )
+        # The step itself is in flight already in every count; its own tokens are not committed before it.
+        kv_lens = [request.num_tokens + request.num_in_flight - 1 for request in schedule.generation]
+        max_kv_len = max([*kv_lens, *(chunk.end for chunk in schedule.context)])
+        batch = ForwardBatch(
             step=step,
-            context=context,
-            context_token_ids=self._stage_context(schedule.context),
-            generation_slots=torch.tensor(slots, dtype=torch.int64),
+            context=tuple(_context_rows(chunk) for chunk in schedule.context),
+            context_token_ids=_context_token_ids(schedule.context),
+            generation_slots=torch.tensor(slots[first:], dtype=torch.int64),
             draft_len=schedule.draft_len,
             next_draft_len=schedule.next_draft_len,
-            block_table=torch.from_numpy(table),
-            sampling=sampling,
+            block_offsets=self.stage_blocks(slots, max_kv_len),
+            sampling=sampling_rows,
             shape=schedule.shape,
-            # The step itself is in flight already in this count.
-            max_num_tokens=max(request.max_tokens_in_flight(rows) for request in requests),
+            max_num_tokens=max(request.max_tokens_in_flight(self._max_rows) for request in requests),
+            source=self._source,
+            places=self._places(schedule, kv_lens) if self._source is InputSource.HOST else None,
+            state=self.fill_state_indices(slots, schedule.num_padding),
         )
+        return FullPass(batch, slots, row_counts, max_kv_len)
 
-    def _stage_context(self, chunks: list[ContextChunk]) -> torch.Tensor:
-        token_ids: list[int] = []
-        for chunk in chunks:
-            token_ids.extend(chunk.request.prefill_tokens(chunk.start, chunk.end))
-        return torch.tensor(token_ids, dtype=torch.int64)
+    def fill_state_indices(self, slots: list[int], num_padding: int) -> StateIndices | None:
+        """Tell the device whose recurrent state each request uses; the last ``num_padding`` requests are padding."""
+        if self._state_indices is None:
+            return None
+        is_padding = [False] * (len(slots) - num_padding) + [True] * num_padding
+        with self._tracer.range("fill_state_indices"):
+            return self._state_indices.current.fill(slots, is_padding)
+
+    def _places(self, schedule: Schedule, kv_lens: list[int]) -> RowPlaces:
+        positions: list[int] = []
+        for chunk in schedule.context:
+            positions.extend(range(chunk.start, chunk.end))
+        positions.extend([kv_len - 1 for kv_len in kv_lens])
+        placed = torch.tensor(positions, dtype=torch.int64)
+        return RowPlaces(placed, torch.tensor(kv_lens, dtype=torch.int64), self.rotary_positions(schedule, placed))
+
+    def rotary_positions(self, schedule: Schedule, positions: Tensor) -> Tensor | None:  # noqa: ARG002
+        """Positions [rows, 1, T] that the model rotates by, where it asks for several rows: in text they are equal.
+
+        :param positions: int64 [T], of the rows of ``schedule`` in their sequences.
+        """
+        if self._num_position_rows == 1:
+            return None
+        return positions.expand(self._num_position_rows, 1, -1).contiguous()
+
+    def fill_sampling_params(
+        self, params: list[SamplingParams], row_counts: list[int], slots: list[int]
+    ) -> SamplingRows:
+        """Bring the sampling parameters of a step to the device, one entry a request that selects a token."""
+        with self._tracer.range("populate_sampling_params"):
+            return self._sampling_params.current.fill(params, row_counts, slots)
+
+    def stage_blocks(self, slots: list[int], max_kv_len: int) -> Tensor:
+        """Stage the block offsets of ``slots``; see :class:`specbench.engine.optimizations.base.BlockStaging`."""
+        with self._tracer.range("stage_block_offsets"):
+            return self._block_staging.current.stage(self._blocks, slots, max_kv_len)
+
+    def num_block_columns(self, max_kv_len: int) -> int:
+        """Columns that :meth:`stage_blocks` would stage."""
+        return self._block_staging.current.num_columns(self._blocks, max_kv_len)
+
+    @property
+    def blocks_version(self) -> int:
+        """Another number whenever a block offset has changed."""
+        return sum(source.version for source in self._blocks)
+
+
+def _context_token_ids(chunks: list[ContextChunk]) -> Tensor:
+    token_ids: list[int] = []
+    for chunk in chunks:
+        token_ids.extend(chunk.request.prefill_tokens(chunk.start, chunk.end))
+    return torch.tensor(token_ids, dtype=torch.int64)
 
 
 def _slot(request: Request) -> int:
@@ -91,7 +177,7 @@ def _context_rows(chunk: ContextChunk) -> ContextRows:
     )
 
 
-def _recording(chunk: ContextChunk) -> torch.Tensor | None:
+def _recording(chunk: ContextChunk) -> Tensor | None:
     """What the request replays from its first generation step on; see :class:`ContextRows`."""
     request = chunk.request
     if not chunk.is_last or request.params.replay_lengths is None:

@@ -6,6 +6,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
+NOISE_TOKENS = 64
+"""Positions after which synthetic keys and values repeat."""
+
 
 class KVCache:
     """Keys and values of every layer, in blocks of ``tokens_per_block`` tokens.
@@ -35,7 +38,7 @@ class KVCache:
         self.dtype = dtype
         self.device = device
         shape = (num_layers, 2, num_blocks, tokens_per_block, num_kv_heads, head_dim)
-        self._storage = _lazy_zeros(shape, dtype, device)
+        self._storage = lazy_zeros(shape, dtype, device)
         self.keys: list[Tensor] = [layer[0] for layer in self._storage]
         """Per layer [num_blocks, tokens_per_block, num_kv_heads, head_dim]."""
         self.values: list[Tensor] = [layer[1] for layer in self._storage]
@@ -58,15 +61,28 @@ class KVCache:
         self._flat_keys[layer].index_copy_(0, cells, k.flatten(1))
         self._flat_values[layer].index_copy_(0, cells, v.flatten(1))
 
+    def fill(self, blocks: Tensor, seed: int = 0) -> None:
+        """Put seeded noise into ``blocks`` [N], one sequence's in logical order, of every layer.
+
+        Noise repeats every :data:`NOISE_TOKENS` positions. It is a function of the position alone: what a request
+        finds depends neither on which blocks it has nor on how many tokens a block holds.
+        """
+        source = torch.Generator(device="cpu").manual_seed(seed)
+        positions = torch.arange(blocks.numel() * self.tokens_per_block, device=self.device) % NOISE_TOKENS
+        shape = (NOISE_TOKENS, self.num_kv_heads, self.head_dim)
+        for cells in (*self.keys, *self.values):
+            noise = torch.randn(shape, generator=source, dtype=torch.float32).to(self.dtype).to(self.device)
+            cells[blocks] = noise[positions].view(-1, *cells.shape[1:])
+
     def repair(self, cells: Tensor) -> None:
         """Replace what is not finite at ``cells`` [T] by zero, in every layer."""
         for flat in (*self._flat_keys, *self._flat_values):
             flat[cells] = flat[cells].nan_to_num(0.0, 0.0, 0.0)
 
 
-def _lazy_zeros(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> Tensor:
+def lazy_zeros(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> Tensor:
     """Zeros that take memory only where they are touched, where the platform allows it."""
-    if device.type != "cpu":
+    if device.type != "cpu" or 0 in shape:
         return torch.zeros(shape, dtype=dtype, device=device)
     # torch.zeros writes every page; numpy asks the system for pages that are zero when first touched.
     count = int(np.prod(shape)) * dtype.itemsize

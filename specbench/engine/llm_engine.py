@@ -12,7 +12,7 @@ from specbench.device.base import Device
 from specbench.device.tracing import Span, Tracer
 from specbench.engine.block_manager import BlockManager
 from specbench.engine.config import EngineConfig, positions_for
-from specbench.engine.forward_batch import StepOutput
+from specbench.engine.forward_batch import ContextRows, StepOutput
 from specbench.engine.input_preparation import InputPreparation
 from specbench.engine.model_runner import ModelRunner, PendingStep
 from specbench.engine.models.loading import LoadedModel
@@ -92,13 +92,54 @@ class LLMEngine:
         :raises InputError: an empty prompt, an id outside the vocabulary, an id in use, recorded lengths that are
             missing, have no use or do not fit.
         """
+        request = self._make_request(prompt_token_ids, params, request_id)
+        self._requests[request.request_id] = request
+        self._scheduler.add(request)
+        return request
+
+    def add_cached_request(
+        self, prompt_token_ids: Sequence[int], params: SamplingParams, *, request_id: str | None = None
+    ) -> Request:
+        """Admit a request at once, as if its prompt had been prefilled: the next step generates from it.
+
+        State and blocks are those that prefilling would have left; keys and values are noise that no model computed,
+        or nothing at all where nothing is computed. Between steps only.
+
+        :raises CapacityError: no slot is free, or too few blocks are.
+        :raises InputError: as :meth:`add_request`; also a model with recurrent state, which has no such noise.
+        """
+        request = self._make_request(prompt_token_ids, params, request_id)
+        if self.model_config.has_recurrent_state:
+            raise InputError(
+                "a model with recurrent state cannot be given a synthetic context",
+                where="measure.windows",
+                hint="a model whose layers all attend",
+            )
+        slot = self._scheduler.admit_cached(request)
+        if slot is None:
+            raise CapacityError(
+                f"no slot, or too few KV blocks, for a cached context of {request.num_tokens} tokens",
+                where=f"request {request.request_id}",
+                hint="raise engine.max_batch_size, engine.num_blocks or engine.kv_cache",
+            )
+        self._requests[request.request_id] = request
+        self._write_cached(request, slot)
+        return request
+
+    def _write_cached(self, request: Request, slot: int) -> None:
+        *cached, last = request.prompt_token_ids
+        end, seed = len(cached), request.params.seed
+        rows = ContextRows(slot, 0, end, is_last=True, samples=False, seed=seed, next_token_id=last)
+        self._model_runner.write_cached(rows, cached, self.blocks.table[slot, : self.blocks.num_owned(slot)].tolist())
+
+    def _make_request(self, prompt_token_ids: Sequence[int], params: SamplingParams, request_id: str | None) -> Request:
         request_id = f"request-{next(self._ids)}" if request_id is None else request_id
         prompt = tuple(prompt_token_ids)
         max_length = min(len(prompt) + params.max_tokens, self.config.max_seq_len)
         self._check_request(request_id, prompt, max_length)
         check_replay(params, len(prompt), self.config, f"request {request_id}")
         end_ids = () if params.ignore_eos else self.model_config.eos_token_ids
-        request = Request(
+        return Request(
             request_id=request_id,
             prompt_token_ids=prompt,
             params=params,
@@ -106,9 +147,6 @@ class LLMEngine:
             max_length=max_length,
             admitted_ns=time.perf_counter_ns(),
         )
-        self._requests[request_id] = request
-        self._scheduler.add(request)
-        return request
 
     def _check_request(self, request_id: str, prompt: tuple[int, ...], max_length: int) -> None:
         where = f"request {request_id}"

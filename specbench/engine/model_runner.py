@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -19,6 +20,7 @@ from specbench.engine.forward_batch import ContextRows, ForwardBatch, StepOutput
 from specbench.engine.models.base import CausalLM
 from specbench.engine.sampling.acceptance import Acceptance
 from specbench.engine.sampling.sampler import Selection, select_and_check
+from specbench.engine.step_inputs import StepInputs, StepRows
 
 # Columns of the output matrix before the token ids.
 _COMMITTED, _DRAFTED, _FINITE, _TOKENS = 0, 1, 2, 3
@@ -43,24 +45,8 @@ class PendingStep:
         )
 
 
-@dataclass(frozen=True)
-class _StepRows:
-    """Where the rows of a step come from and which of them select tokens; all on the device.
-
-    T token rows, S sampling chunks, G generation requests.
-    """
-
-    token_ids: Tensor  # [T]
-    positions: Tensor  # [T]
-    num_tokens: Tensor  # [G] committed before the step
-    draft_token_ids: Tensor  # [G, K]
-    num_draft_tokens: Tensor  # [G]
-    selecting: Tensor | None  # [S + G (K + 1)] rows of T; None: all of them
-    seeds: Tensor  # [S + G (K + 1)]
-
-
 class ModelRunner:
-    """Runs steps on a device. Static buffers hold what the host sends; :class:`DeviceState` holds what stays."""
+    """Runs steps on a device. :class:`StepInputs` holds what a step reads, :class:`DeviceState` what stays."""
 
     def __init__(
         self,
@@ -79,32 +65,39 @@ class ModelRunner:
         self._acceptance = acceptance
         self._tracer = tracer
         self.state = DeviceState(config, device.torch_device)
-        self._buffers = {
-            "token_ids": self._zeros((config.max_num_tokens,), torch.int64),
-            "slots": self._zeros((config.max_batch_size,), torch.int64),
-            "block_table": self._zeros((config.max_batch_size, config.blocks_per_sequence), torch.int32),
-        }
-
-    def _zeros(self, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
-        return torch.zeros(shape, dtype=dtype, device=self._device.torch_device)
+        self.inputs = StepInputs(config, device, num_position_rows=model.num_position_rows)
 
     def launch(self, batch: ForwardBatch) -> PendingStep:
         """Enqueue the copies and the program of one step and return at once."""
-        token_ids = self._upload("token_ids", batch.context_token_ids)
-        slots = self._upload("slots", batch.generation_slots)
-        block_table = self._upload("block_table", batch.block_table)
+        inputs = self.inputs
+        inputs.upload(batch)
         self._upload_recordings(batch.context)
-        output = self._device.empty_staging(
-            (len(batch.context) + batch.num_generation, _TOKENS + batch.draft_len + 1), torch.int64
+        output = self._device.empty_staging((batch.num_requests, _TOKENS + batch.draft_len + 1), torch.int64)
+        program = self._program(
+            batch,
+            inputs.token_ids[: batch.num_context_tokens],
+            inputs.slots[: batch.num_generation],
+            inputs.block_table(batch.num_requests),
+            output,
         )
-        program = self._program(batch, token_ids, slots, block_table, output)
         return PendingStep(batch, self._device.launch(program, "device_step"), output)
 
-    def _upload(self, name: str, source: Tensor) -> Tensor:
-        buffer = self._buffers[name][: source.shape[0]]
-        if source.numel():
-            self._device.copy_async(buffer, self._device.stage(source))
-        return buffer
+    def write_cached(self, rows: ContextRows, token_ids: list[int], blocks: list[int]) -> None:
+        """Enqueue what makes a context count as computed: its state, and noise for keys and values.
+
+        :param token_ids: of the context's rows; ``blocks``: those of its slot.
+        """
+        staged, places = (self._device.stage(torch.tensor(values, dtype=torch.int64)) for values in (token_ids, blocks))
+        device = self._device.torch_device
+
+        def program() -> None:
+            self.state.write_context(rows, staged.to(device))
+            self._fill_cache(rows, places.to(device))
+
+        self._device.launch(program, "synthetic_cache")
+
+    def _fill_cache(self, rows: ContextRows, blocks: Tensor) -> None:  # noqa: ARG002 - not every runner needs both
+        self._attention.cache.fill(blocks)
 
     def _upload_recordings(self, context: tuple[ContextRows, ...]) -> None:
         """Put what the requests that start generating replay into the state; nothing without replay."""
@@ -116,15 +109,15 @@ class ModelRunner:
 
     def _program(
         self, batch: ForwardBatch, context_token_ids: Tensor, slots: Tensor, block_table: Tensor, output: Tensor
-    ) -> Callable[[], None]:
+    ) -> Callable[[], Any]:
         """The step as the device runs it."""
 
         def program() -> None:
             self._write_context(batch, context_token_ids)
-            rows = self._gather_rows(batch, context_token_ids, slots)
+            rows = self.inputs.read_rows(batch, self.state)
             with self._tracer.range("target_forward", "device", batch.shape):
                 self._attention.prepare(self._attention_metadata(batch, rows, block_table))
-                hidden = self._model.forward(rows.token_ids, rows.positions, self._attention)
+                hidden = self._model.forward(rows.token_ids, rows.model_positions, self._attention)
                 finite_chunks = self._check_chunks(batch, hidden)
                 selecting = hidden if rows.selecting is None else hidden[rows.selecting]
                 logits = self._model.compute_logits(selecting) if selecting.shape[0] else None
@@ -141,45 +134,18 @@ class ModelRunner:
         for chunk, chunk_token_ids in zip(batch.context, token_ids.split_with_sizes(batch.context_lens), strict=True):
             self.state.write_context(chunk, chunk_token_ids)
 
-    def _gather_rows(self, batch: ForwardBatch, context_token_ids: Tensor, slots: Tensor) -> _StepRows:
-        state, device = self.state, self._device.torch_device
-        draft_len, num_rows = batch.draft_len, batch.draft_len + 1
-        num_tokens = state.num_tokens[slots]
-        draft_token_ids = state.draft_token_ids[slots, :draft_len]
-        last = state.token_ids[slots, num_tokens - 1].unsqueeze(1)
-        token_ids = torch.cat([last, draft_token_ids], dim=1).flatten()
-        positions = ((num_tokens - 1).unsqueeze(1) + torch.arange(num_rows, device=device)).flatten()
-        seeds = state.seeds[slots].repeat_interleave(num_rows)
-        selecting = None
-        if batch.context:
-            ends: list[int] = []
-            samples: list[tuple[int, int]] = []
-            for chunk in batch.context:
-                ends.append(chunk.num_tokens + (ends[-1] if ends else 0))
-                if chunk.samples:
-                    samples.append((ends[-1] - 1, chunk.seed))
-            generation = torch.arange(token_ids.shape[0], device=device) + ends[-1]
-            selecting = torch.cat(
-                [torch.tensor([row for row, _ in samples], dtype=torch.int64, device=device), generation]
-            )
-            seeds = torch.cat([torch.tensor([seed for _, seed in samples], dtype=torch.int64, device=device), seeds])
-            chunk_positions = [torch.arange(chunk.start, chunk.end, device=device) for chunk in batch.context]
-            token_ids = torch.cat([context_token_ids, token_ids])
-            positions = torch.cat([*chunk_positions, positions])
-        num_draft_tokens = state.num_draft_tokens[slots].clamp(max=draft_len)
-        return _StepRows(token_ids, positions, num_tokens, draft_token_ids, num_draft_tokens, selecting, seeds)
-
-    def _attention_metadata(self, batch: ForwardBatch, rows: _StepRows, block_table: Tensor) -> AttentionMetadata:
+    def _attention_metadata(self, batch: ForwardBatch, rows: StepRows, block_table: Tensor) -> AttentionMetadata:
         return AttentionMetadata(
             num_context=len(batch.context),
             context_query_lens=batch.context_lens,
             context_kv_lens=[chunk.end for chunk in batch.context],
             num_generation=batch.num_generation,
             rows_per_generation=batch.draft_len + 1,
-            generation_kv_lens=rows.num_tokens + batch.draft_len,
+            generation_kv_lens=rows.kv_lens,
             block_table=block_table,
             positions=rows.positions,
             max_generation_kv_len=batch.max_num_tokens,
+            state=batch.state,
         )
 
     @staticmethod
@@ -193,7 +159,7 @@ class ModelRunner:
     def _sample_and_accept(
         self,
         batch: ForwardBatch,
-        rows: _StepRows,
+        rows: StepRows,
         logits: Tensor | None,
         finite_chunks: list[Tensor],
         slots: Tensor,
@@ -214,6 +180,7 @@ class ModelRunner:
                     self.state, slots, rows.num_tokens, target, rows.draft_token_ids, rows.num_draft_tokens
                 )
                 self.state.commit(slots, token_ids, num_committed)
+                self.inputs.keep_samples(batch, token_ids)
                 generation = result[num_context:]
                 generation[:, _COMMITTED] = num_committed
                 generation[:, _DRAFTED] = self._acceptance.count_proposed(rows.num_draft_tokens, batch.draft_len)

@@ -43,6 +43,8 @@ class Schedule:
     :param next_draft_len: tokens the drafter proposes at the end of the step; the next step has no more.
     :param num_occupied: slots held when the step was scheduled, those that have no row in it included.
     :param wait_first: nothing may be launched before the step in flight has been seen by the host.
+    :param num_padding: requests at the end of ``generation`` that only fill it up, with the same row each step.
+    :param is_warm_up: a step that serves nobody.
     """
 
     context: list[ContextChunk] = field(default_factory=list)
@@ -51,6 +53,8 @@ class Schedule:
     next_draft_len: int = 0
     num_occupied: int = 0
     wait_first: bool = False
+    num_padding: int = 0
+    is_warm_up: bool = False
 
     @property
     def is_empty(self) -> bool:
@@ -87,6 +91,22 @@ class Scheduler:
     def add(self, request: Request) -> None:
         """Queue a request behind those waiting."""
         self.waiting.append(request)
+
+    def admit_cached(self, request: Request) -> int | None:
+        """Give a request whose prompt counts as prefilled a slot, and blocks for it and one step; return the slot.
+
+        None where there is no slot or too few blocks; nothing has changed then.
+        """
+        if not self._free_slots or not self.blocks.grow(self._free_slots[-1], request.num_tokens + self._rows):
+            return None
+        request.slot = slot = self._free_slots.pop()
+        # The last token is left to the first generation step, as after a preemption.
+        request.num_prefilled = request.num_tokens - 1
+        request.in_context = False
+        self.running.append(request)
+        # It has no drafts yet; what the slot's last request left is not its own.
+        self._num_proposed = 0
+        return slot
 
     def schedule(self) -> Schedule:
         """Choose the next step. Blocks for every row of it are reserved when this returns.

@@ -12,11 +12,14 @@ from weakref import WeakKeyDictionary
 import torch
 from torch import Tensor
 
+from specbench.engine.attention.base import AttentionOperator
 from specbench.engine.attention.metadata import AttentionMetadata
 from specbench.engine.attention.torch_gather import GatherAttention
 from specbench.engine.kv_cache import KVCache
 from specbench.engine.models.base import CausalLM
 from specbench.engine.models.loading import LoadedModel
+from specbench.engine.recurrence import with_recurrence
+from specbench.engine.state_indices import StateIndices
 from specbench.errors import InputError, NonFiniteLogitsError
 
 MAX_FLOAT32_BYTES = 1 << 30
@@ -81,10 +84,10 @@ def _scoring_model(loaded: LoadedModel) -> CausalLM:
     return _float32_models[model] or model
 
 
-def _attention_for(model: CausalLM, num_tokens: int) -> GatherAttention:
+def _attention_for(model: CausalLM, num_tokens: int) -> AttentionOperator:
     config = model.config
     cache = KVCache(
-        num_layers=config.num_layers,
+        num_layers=config.num_kv_layers,
         num_blocks=1,
         tokens_per_block=num_tokens,
         num_kv_heads=config.num_kv_heads,
@@ -92,7 +95,7 @@ def _attention_for(model: CausalLM, num_tokens: int) -> GatherAttention:
         dtype=model.dtype,
         device=model.device,
     )
-    return GatherAttention(cache, num_heads=config.num_heads)
+    return with_recurrence(GatherAttention(cache, num_heads=config.num_heads), config, num_slots=1, num_states=1)
 
 
 def _chunk_metadata(start: int, end: int, positions: Tensor) -> AttentionMetadata:
@@ -107,6 +110,7 @@ def _chunk_metadata(start: int, end: int, positions: Tensor) -> AttentionMetadat
         generation_kv_lens=torch.zeros(0, dtype=torch.int64, device=device),
         block_table=torch.zeros(1, 1, dtype=torch.int32, device=device),
         positions=positions,
+        state=StateIndices.of([0], device),
     )
 
 

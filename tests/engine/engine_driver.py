@@ -91,13 +91,15 @@ def margin_at(loaded: LoadedModel, token_ids: Sequence[int]) -> float:
     from specbench.engine.attention.metadata import AttentionMetadata
     from specbench.engine.attention.torch_gather import GatherAttention
     from specbench.engine.kv_cache import KVCache
+    from specbench.engine.recurrence import with_recurrence
+    from specbench.engine.state_indices import StateIndices
 
     config, length = loaded.config, len(token_ids)
     cache = KVCache(
-        num_layers=config.num_layers, num_blocks=1, tokens_per_block=length, num_kv_heads=config.num_kv_heads,
+        num_layers=config.num_kv_layers, num_blocks=1, tokens_per_block=length, num_kv_heads=config.num_kv_heads,
         head_dim=config.head_dim, dtype=torch.float32, device=torch.device("cpu"),
     )  # fmt: skip
-    attention = GatherAttention(cache, num_heads=config.num_heads)
+    attention = with_recurrence(GatherAttention(cache, num_heads=config.num_heads), config, num_slots=1, num_states=1)
     positions = torch.arange(length)
     with torch.inference_mode():
         attention.prepare(
@@ -110,6 +112,7 @@ def margin_at(loaded: LoadedModel, token_ids: Sequence[int]) -> float:
                 generation_kv_lens=torch.zeros(0, dtype=torch.int64),
                 block_table=torch.zeros(1, 1, dtype=torch.int32),
                 positions=positions,
+                state=StateIndices.of([0], torch.device("cpu")),
             )
         )
         hidden = loaded.model.forward(torch.tensor(list(token_ids)), positions, attention)

@@ -212,6 +212,8 @@ def test_bad_requests_are_refused_by_name() -> None:
 class NanPrompt:
     """A model whose first prompt chunk leaves NaN in the cache of its first layer, and that samples nothing there."""
 
+    num_position_rows = 1
+
     def __init__(self, model: CausalLM) -> None:
         self._model = model
         self._num_forwards = 0
@@ -250,6 +252,8 @@ def test_nan_in_a_chunk_that_samples_nothing_is_an_error_too(attention: str) -> 
 
 class NanModel:
     """A model whose last logits row is NaN from the third forward on."""
+
+    num_position_rows = 1
 
     def __init__(self, model: CausalLM) -> None:
         self._model = model

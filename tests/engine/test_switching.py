@@ -60,9 +60,9 @@ def drive(
         engine.shutdown()
 
 
-def switching(order: Sequence[str] = ("signature", "refill")) -> Change:
-    """Take the next variant each time; every third time the one that stands already is taken again."""
-    variants = cycle([order[0], order[1], order[1], order[0], order[0], order[1]])
+def switching(order: Sequence[str] = ("signature", "refill", "device_gather")) -> Change:
+    """Take another variant each time, from each to each; sometimes the one that stands already is taken again."""
+    variants = cycle([order[i] for i in (0, 1, 1, 2, 0, 2, 1, 0, 0, 2, 2)])
     return lambda engine: engine.switch({"sampling_params": next(variants)})
 
 
@@ -76,7 +76,7 @@ def test_switching_at_random_steps_changes_no_token(draft_len: int, overlap: boo
     steps = [vars(step) for step in switched.steps]
     assert {step["num_generation"] for step in steps} >= {1, 2, 3, 4}
     assert draft_len == 0 or any(sum(step["accepted"]) for step in steps)
-    for variant in ("refill", "signature"):
+    for variant in ("refill", "signature", "device_gather"):
         fixed = replace(config, optimizations=(("sampling_params", variant),))
         # Finishing the step in flight lets the host know more, and so changes the next batch. With equal batches
         # the tokens are equal to the bit; against a run that is left alone, but for near ties.
@@ -147,12 +147,12 @@ def test_flush_finishes_the_step_in_flight_and_starts_none(engine: LLMEngine) ->
 
 
 def test_switch_returns_what_it_had_to_finish(engine: LLMEngine) -> None:
-    assert engine.variants == {"sampling_params": "signature"}
+    assert engine.variants["sampling_params"] == "signature"
     request = engine.add_request([1, 2, 3], replace(GREEDY, max_tokens=1))
     engine.step()
     (event,) = engine.switch({"sampling_params": "refill"})
     assert (event.request, event.finished) == (request, True)
-    assert engine.variants == {"sampling_params": "refill"}
+    assert engine.variants["sampling_params"] == "refill"
     assert not engine.has_work
 
 
@@ -170,7 +170,7 @@ def test_an_unknown_name_changes_nothing(engine: LLMEngine, choices: Mapping[str
     with pytest.raises(UnknownNameError, match=message) as caught:
         engine.switch(choices)
     assert caught.value.exit_code == 2
-    assert engine.variants == {"sampling_params": "signature"}
+    assert engine.variants["sampling_params"] == "signature"
     assert engine.drain_steps() == []  # nothing was finished either
 
 

@@ -104,7 +104,7 @@ class CpuPagedAttention(AttentionOperator):
         self._num_rows = metadata.rows_per_generation
         self._num_context_rows = metadata.num_context_rows
         self._num_generation = metadata.num_generation
-        table = metadata.block_table.numpy().astype(np.int64)
+        table = self._used_blocks(metadata)
         self._chunks = self._plan_chunks(metadata, table)
         self._groups: list[_Group] = []
         if metadata.num_generation:
@@ -118,6 +118,12 @@ class CpuPagedAttention(AttentionOperator):
             )
             self._groups = [self._plan_group(placement, kv_lens) for placement in placements]
             self._is_in_order = torch.equal(self._groups[0].members, torch.arange(metadata.num_generation))
+
+    def _used_blocks(self, metadata: AttentionMetadata) -> Ints:
+        """[requests, columns] as wide as the longest request: the table may be much wider, and stale beyond it."""
+        lens = metadata.generation_kv_lens.numpy()
+        longest = max([*metadata.context_kv_lens, int(lens.max(initial=0))])
+        return metadata.block_table[:, : -(-longest // self.cache.tokens_per_block)].numpy().astype(np.int64)
 
     def forward(self, layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         """See :class:`AttentionOperator`."""

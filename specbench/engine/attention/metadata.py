@@ -7,6 +7,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from specbench.engine.state_indices import StateIndices
+
 
 @dataclass(frozen=True)
 class AttentionMetadata:
@@ -24,6 +26,7 @@ class AttentionMetadata:
     :param positions: [T] int64 on the device.
     :param max_generation_kv_len: an upper bound of ``generation_kv_lens`` that the host knows, so that a backend need
         not wait for the device; None: unknown.
+    :param state: where the recurrent state of each request is, for models that have some.
     """
 
     num_context: int
@@ -35,6 +38,7 @@ class AttentionMetadata:
     block_table: Tensor
     positions: Tensor
     max_generation_kv_len: int | None = None
+    state: StateIndices | None = None
 
     @property
     def num_context_rows(self) -> int:

@@ -16,10 +16,17 @@ from specbench import registry
 from specbench.errors import UnknownNameError
 
 if TYPE_CHECKING:
+    from torch import Tensor
+
     from specbench.device.base import Device
+    from specbench.engine.block_staging import BlockOffsetSource
     from specbench.engine.config import EngineConfig
+    from specbench.engine.forward_batch import ForwardBatch
+    from specbench.engine.input_preparation import InputPreparation
     from specbench.engine.sampling.metadata import SamplingRows
     from specbench.engine.sampling.params import SamplingParams
+    from specbench.engine.scheduler import Schedule
+    from specbench.engine.state_indices import StateIndices
 
 
 class Exactness(str, Enum):
@@ -60,6 +67,46 @@ class SamplingParamsFill(ChoicePoint, Protocol):
         ...
 
 
+class StateIndicesFill(ChoicePoint, Protocol):
+    """The choice point ``state_indices``: how the device learns whose recurrent state each request of a step uses."""
+
+    def fill(self, slots: Sequence[int], is_padding: Sequence[bool]) -> StateIndices:
+        """Make the indices of one step available to it; runs on the host when the step is prepared.
+
+        :param slots: one a request in row order, context requests first; the indices come back in this order.
+        :param is_padding: of this batch, one a request: a padding request writes no state but padding's own.
+        :raises ValueError: the lists differ in length; a single slot is not taken for all requests.
+        """
+        ...
+
+
+class BlockStaging(ChoicePoint, Protocol):
+    """The choice point ``block_staging``: how block offsets get into memory that the device copies from.
+
+    :param sources: the owners of the blocks, one a pool, with blocks of one size.
+    :param max_kv_len: the most tokens that a request of the batch attends to, as the host counts them.
+    """
+
+    def num_columns(self, sources: Sequence[BlockOffsetSource], max_kv_len: int) -> int:
+        """Columns that :meth:`stage` would stage."""
+        ...
+
+    def stage(self, sources: Sequence[BlockOffsetSource], slots: list[int], max_kv_len: int) -> Tensor:
+        """Return int32 [pools, len(slots), 2 (keys, values), columns] in staging memory that is this step's own."""
+        ...
+
+
+class InputPrep(ChoicePoint, Protocol):
+    """The choice point ``input_prep``: how much of a step's inputs is built anew."""
+
+    def prepare(self, step: int, schedule: Schedule, preparation: InputPreparation) -> ForwardBatch:
+        """Return the batch of step number ``step``; runs on the host.
+
+        :param preparation: builds a batch, or the parts of one.
+        """
+        ...
+
+
 @dataclass(frozen=True)
 class Variant:
     """One implementation of a toggle.
@@ -86,6 +133,7 @@ class Toggle:
     :param shared: ``"module:attr"`` of what all variants stand around, such as the device buffers that each of them
         fills; called with (EngineConfig, Device), once an engine. None: they have nothing in common.
     :param requires: ``toggle=variant`` settings this toggle needs; ``conflicts``: those it cannot stand beside.
+    :param needs_recurrent_state: only models with recurrent state have the choice point.
     :raises ValueError: ``baseline`` or ``recommended`` is no variant (a mistake in the declaration).
     """
 
@@ -101,6 +149,7 @@ class Toggle:
     shared: str | None = None
     requires: tuple[str, ...] = ()
     conflicts: tuple[str, ...] = ()
+    needs_recurrent_state: bool = False
 
     def __post_init__(self) -> None:
         for role in (self.baseline, self.recommended):

@@ -1,4 +1,4 @@
-"""Toggle: how the requests' sampling parameters reach the device each step."""
+"""Toggle: how the requests' sampling parameters reach the device each step. See ``docs/optimizations``."""
 
 from __future__ import annotations
 
@@ -10,12 +10,16 @@ TOGGLE = Toggle(
     choice_point="sampling_params",
     variants={
         "refill": Variant(
-            "append every row's parameters to host lists and copy six buffers, each step",
+            "each sampled step, list every row's temperature, top_k and top_p on the host and copy six buffers",
             "specbench.engine.sampling.refill:build_refill",
         ),
         "signature": Variant(
-            "copy a group of buffers only when its values, or the rows that hold them, differ from what is there",
+            "refill a group of buffers only when its values, or the rows that hold them, differ from what is there",
             "specbench.engine.sampling.signature:build_signature",
+        ),
+        "device_gather": Variant(
+            "keep parameters on the device by slot, send only slots that changed, gather the rows there each step",
+            "specbench.engine.sampling.device_gather:build_device_gather",
         ),
     },
     baseline="refill",

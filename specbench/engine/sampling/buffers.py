@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -15,12 +16,12 @@ from specbench.engine.sampling.metadata import NormalizedParams, RowFacts, Sampl
 
 @dataclass
 class FillCounters:
-    """What one variant's filling has cost so far.
+    """What one variant's filling has cost the host so far.
 
-    :ivar fills: steps that wrote to the buffers.
-    :ivar hits: sampled steps that found their parameters there and wrote nothing.
+    :ivar fills: sampled steps for which something was copied to the device.
+    :ivar hits: sampled steps that found on the device what they needed and copied nothing.
     :ivar skips: all-greedy steps, which touch nothing.
-    :ivar appends: values appended to host lists.
+    :ivar appends: values put into host lists one by one.
     :ivar copies: host-to-device copies; ``bytes``: what they carried.
     """
 
@@ -44,6 +45,56 @@ class ParameterTable:
         self.top_p = torch.zeros(capacity, dtype=torch.float32, device=device)
 
 
+class SlotTables:
+    """Parameters by slot, and the slot behind each logits row, for rows that the device gathers by itself.
+
+    What is to be written arrives as records of three int64 words: slot, top_k, and temperature with top_p as the two
+    float32 halves of the third. One copy carries any number of them.
+
+    :ivar parameters: by slot, padding's own behind the last.
+    :ivar records: [slots, 3] int64, where records arrive.
+    :ivar row_slots: [rows] int64, which slot's parameters each logits row takes.
+    """
+
+    RECORD_WORDS = 3
+    _SLOT, _TOP_K = 0, 1  # words
+    _TEMPERATURE, _TOP_P = 4, 5  # halves of words
+
+    def __init__(self, max_batch_size: int, num_rows: int, device: torch.device) -> None:
+        num_slots = max_batch_size + 1
+        self.parameters = ParameterTable(num_slots, device)
+        self.records = torch.zeros((num_slots, self.RECORD_WORDS), dtype=torch.int64, device=device)
+        self.row_slots = torch.zeros(num_rows, dtype=torch.int64, device=device)
+        self._halves = self.records.view(torch.float32)
+
+    @classmethod
+    def pack(cls, values: Mapping[int, NormalizedParams]) -> Tensor:
+        """One record a slot, on the host; [len(values), 3] int64, in memory of its own."""
+        temperatures, top_ks, top_ps = zip(*values.values(), strict=True)
+        words = np.empty((len(values), cls.RECORD_WORDS), dtype=np.int64)
+        halves = words.view(np.float32)
+        words[:, cls._SLOT] = list(values)
+        words[:, cls._TOP_K] = top_ks
+        halves[:, cls._TEMPERATURE] = temperatures
+        halves[:, cls._TOP_P] = top_ps
+        return torch.from_numpy(words)
+
+    def write(self, num_records: int) -> None:
+        """Put the first records where their slots are. A device operation, for device programs alone."""
+        words, halves, table = self.records[:num_records], self._halves[:num_records], self.parameters
+        slots = words[:, self._SLOT]
+        table.temperature.index_copy_(0, slots, halves[:, self._TEMPERATURE])
+        table.top_k.index_copy_(0, slots, words[:, self._TOP_K])
+        table.top_p.index_copy_(0, slots, halves[:, self._TOP_P])
+
+    def gather(self, rows: SamplingRows) -> None:
+        """Fill every row of a step from its slot. A device operation, for device programs alone."""
+        index, table = self.row_slots[: rows.facts.num_rows], self.parameters
+        torch.index_select(table.temperature, 0, index, out=rows.temperature)
+        torch.index_select(table.top_k, 0, index, out=rows.top_k)
+        torch.index_select(table.top_p, 0, index, out=rows.top_p)
+
+
 class SamplingBuffers:
     """Where sampling parameters lie on the device. It keeps no record of what was written: that is the variants' own.
 
@@ -51,10 +102,12 @@ class SamplingBuffers:
         the next step was prepared, so every write stages in tensors of its own.
     :param stage: puts a host tensor where ``copy_async`` may read it (pinned memory on CUDA).
     :ivar requests: [max_batch_size] parameters by request; ``rows``: [max_batch_size * (max K + 1)], by logits row.
+    :ivar slots: parameters by slot.
     """
 
     requests: ParameterTable
     rows: ParameterTable
+    slots: SlotTables
 
     def __init__(
         self,
@@ -70,9 +123,11 @@ class SamplingBuffers:
         self.allocate(max_batch_size, max_draft_len)
 
     def allocate(self, max_batch_size: int, max_draft_len: int) -> None:
-        """Replace both tables by new ones of this size, with nothing in them. No step may be in flight."""
+        """Replace all tables by new ones of this size, with nothing in them. No step may be in flight."""
+        num_rows = max_batch_size * (max_draft_len + 1)
         self.requests = ParameterTable(max_batch_size, self._device)
-        self.rows = ParameterTable(max_batch_size * (max_draft_len + 1), self._device)
+        self.rows = ParameterTable(num_rows, self._device)
+        self.slots = SlotTables(max_batch_size, num_rows, self._device)
 
     def write(
         self,
@@ -91,11 +146,12 @@ class SamplingBuffers:
                 top_ks.append(top_k)
                 top_ps.append(top_p)
         counters.appends += len(temperatures) + len(top_ks) + len(top_ps)
-        self._copy(table.temperature, torch.tensor(temperatures, dtype=torch.float32), counters)
-        self._copy(table.top_k, torch.tensor(top_ks, dtype=torch.int64), counters)
-        self._copy(table.top_p, torch.tensor(top_ps, dtype=torch.float32), counters)
+        self.copy(table.temperature, torch.tensor(temperatures, dtype=torch.float32), counters)
+        self.copy(table.top_k, torch.tensor(top_ks, dtype=torch.int64), counters)
+        self.copy(table.top_p, torch.tensor(top_ps, dtype=torch.float32), counters)
 
-    def _copy(self, buffer: Tensor, values: Tensor, counters: FillCounters) -> None:
+    def copy(self, buffer: Tensor, values: Tensor, counters: FillCounters) -> None:
+        """Enqueue one copy to the front of ``buffer``. ``values`` is the caller's no more: it is read later."""
         self._copy_async(buffer[: values.shape[0]], self._stage(values))
         counters.copies += 1
         counters.bytes += values.numel() * values.element_size()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -36,6 +36,42 @@ class Copies:
     def run(self, count: int | None = None) -> None:
         for destination, source in self.pending[:count]:
             destination.copy_(source)
+        del self.pending[:count]
+
+
+class Queue:
+    """A device that executes copies and programs in the order they came: at once, or when told to, as a busy one would.
+
+    :ivar num_copies: copies so far; ``num_bytes`` what they carry; ``launched`` names of programs.
+    """
+
+    def __init__(self, *, is_late: bool = False) -> None:
+        self.pending: list[Callable[[], object]] = []
+        self.num_copies = 0
+        self.num_bytes = 0
+        self.launched: list[str] = []
+        self._is_late = is_late
+
+    def copy(self, destination: torch.Tensor, source: torch.Tensor) -> None:
+        assert destination.shape == source.shape
+        assert destination.dtype == source.dtype
+        self.num_copies += 1
+        self.num_bytes += source.numel() * source.element_size()
+        self._put(lambda: destination.copy_(source))
+
+    def launch(self, program: Callable[[], object], name: str) -> None:
+        self.launched.append(name)
+        self._put(program)
+
+    def _put(self, item: Callable[[], object]) -> None:
+        if self._is_late:
+            self.pending.append(item)
+        else:
+            item()
+
+    def run(self, count: int | None = None) -> None:
+        for item in self.pending[:count]:
+            item()
         del self.pending[:count]
 
 

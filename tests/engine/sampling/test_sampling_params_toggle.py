@@ -13,7 +13,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from sampling_reference import Copies, make_rows
+from sampling_reference import Copies, Queue, make_rows
 
 from specbench import registry
 from specbench.device.base import Device
@@ -51,19 +51,6 @@ def test_rows_hold_each_requests_parameters_in_order() -> None:
     assert (facts.num_greedy, facts.num_plain, facts.num_top_k, facts.num_top_p, facts.num_both) == (4, 2, 0, 0, 1)
     assert (rows.all_greedy, rows.any_greedy, rows.any_top_k, rows.any_top_p) == (False, True, True, True)
     assert rows.top_k_max == 50
-
-
-def test_1_1_refill_appends_every_row_and_copies_six_buffers_each_step() -> None:
-    copies = Copies()
-    filler = refill(copies)
-    for _ in range(3):
-        filler.fill([SAMPLED, WARM], [4, 4])
-    counters = filler.counters
-    assert (counters.fills, counters.copies) == (3, 18)
-    assert len(copies.pending) == 18
-    assert counters.appends == 3 * 3 * (2 + 8)
-    assert counters.bytes == 3 * (2 + 8) * (4 + 8 + 4)
-    assert counters.bytes == sum(source.numel() * source.element_size() for _, source in copies.pending)
 
 
 def test_an_all_greedy_step_touches_nothing() -> None:
@@ -207,7 +194,7 @@ class FakeDevice:
 
     def __init__(self) -> None:
         self.staged: list[torch.Tensor] = []
-        self.copies = Copies()
+        self.queue = Queue(is_late=True)
 
     def stage(self, source: torch.Tensor) -> torch.Tensor:
         self.staged.append(source)
@@ -215,40 +202,49 @@ class FakeDevice:
 
     def copy_async(self, destination: torch.Tensor, source: torch.Tensor) -> None:
         assert any(source is staged for staged in self.staged)
-        self.copies(destination, source)
+        self.queue.copy(destination, source)
+
+    def launch(self, program: Callable[[], object], name: str) -> None:
+        self.queue.launch(program, name)
 
 
 CONFIG = EngineConfig(ModelSpec("tiny"), "cpu", 64, 2, 8, drafter=DrafterSpec("ngram", 3))
 
 
 @pytest.mark.parametrize(
-    ("chosen", "expected"),
-    [(None, "signature"), ("refill", "refill"), ("signature", "signature")],
+    ("chosen", "expected", "num_copies"),
+    [
+        (None, "signature", 6),
+        ("refill", "refill", 6),
+        ("signature", "signature", 6),
+        ("device_gather", "device_gather", 2),
+    ],
 )
-def test_the_built_variant_fills_through_the_device(chosen: str | None, expected: str) -> None:
+def test_the_built_variant_fills_through_the_device(chosen: str | None, expected: str, num_copies: int) -> None:
     config = replace(CONFIG, optimizations=(("sampling_params", chosen),) if chosen else ())
     device = FakeDevice()
     switch = build_switch("sampling_params", config, cast(Device, device))
     assert switch.variant == expected
     rows = switch.current.fill([SAMPLED, SAMPLED], [4, 4], [0, 1])
-    device.copies.run()
+    device.queue.run()
     assert rows.top_k.tolist() == [50] * 8
-    assert len(device.staged) == 6
-    assert switch.read_counters()[expected]["copies"] == 6
+    assert len(device.staged) == num_copies
+    assert switch.read_counters()[expected]["copies"] == num_copies
 
 
 def test_variants_fill_the_same_buffers_and_a_switch_swaps_who_does() -> None:
     device = FakeDevice()
     switch = build_switch("sampling_params", CONFIG, cast(Device, device))
     pointers, fillers = set(), []
-    for variant in ("refill", "signature", "refill"):
+    for variant in ("refill", "signature", "device_gather", "refill"):
         switch.switch(variant)
         fillers.append(switch.current)
         pointers.add(switch.current.fill([SAMPLED], [4]).temperature.data_ptr())
     assert len(pointers) == 1
-    assert fillers[0] is fillers[2] is not fillers[1]
+    assert fillers[0] is fillers[3]
+    assert len(set(map(id, fillers))) == 3
     counters = switch.read_counters()
-    assert (counters["refill"]["fills"], counters["signature"]["fills"]) == (2, 1)
+    assert [counters[name]["fills"] for name in ("refill", "signature", "device_gather")] == [2, 1, 1]
 
 
 def test_an_unknown_variant_is_refused_and_leaves_the_one_that_stands() -> None:
