@@ -47,7 +47,11 @@ def ab_command(
         str | None, typer.Option(metavar="PERCENT", help="What counts as no difference, as 0.5%. [measure.margin]")
     ] = None,
     budget: Annotated[
-        str | None, typer.Option(metavar="TIME", help="Longest time to measure, as 5m. [measure.budget]")
+        str | None,
+        typer.Option(
+            metavar="TIME",
+            help="Time to measure in, as 5m; the fewest units may take longer. [measure.budget]",
+        ),
     ] = None,
     processes: Annotated[
         int | None, typer.Option(metavar="N", help="Fresh processes, one after the other. [measure.processes]")

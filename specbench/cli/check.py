@@ -8,6 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from specbench.cli.tables import print_json
+from specbench.device.times import SIM
 from specbench.engine.models.checkpoint import find_model
 from specbench.errors import ModelNotFoundError, ScenarioError
 from specbench.registry import PRESETS
@@ -76,7 +77,8 @@ def summarize(resolved: ResolvedScenario, plan: RunPlan, variants: list[str]) ->
     """What running it would take, as plain data. Sizes in bytes, lengths in tokens."""
     engine, model, scenario = resolved.engine, resolved.model, resolved.scenario
     requests = _requests(resolved)
-    longest_output = longest(scenario.workload.osl)
+    longest_output = longest(workload_settings(scenario).osl)
+    windows = scenario.measure.windows
     block = block_bytes(model, engine.dtype, engine.tokens_per_block)
     return {
         "model": scenario.model.source,
@@ -88,6 +90,7 @@ def summarize(resolved: ResolvedScenario, plan: RunPlan, variants: list[str]) ->
         "dtype": engine.dtype,
         "weights_bytes": resolved.memory.weights_bytes,
         "kv_cache_bytes": resolved.memory.kv_cache_bytes,
+        "state_bytes": resolved.memory.state_bytes,
         "workspace_bytes": resolved.memory.workspace_bytes,
         "available_bytes": available_memory_bytes(engine.device),
         "num_blocks": engine.num_blocks,
@@ -100,6 +103,7 @@ def summarize(resolved: ResolvedScenario, plan: RunPlan, variants: list[str]) ->
         "requests_per_trial": requests,
         "max_output_tokens_per_trial": None if requests is None else requests * longest_output,
         "variants": variants,
+        "windows": None if windows is None else {"kv_len": list(windows.kv_len), "steps": windows.steps},
     }
 
 
@@ -115,23 +119,37 @@ def describe(summary: dict[str, Any]) -> list[tuple[str, str]]:
             f"{summary['model']}, {summary['architecture']}, {summary['parameters'] / 1e6:.1f}M parameters, "
             f"{summary['layers']} layers; weights: {summary['weights']}",
         ),
-        (
-            "memory",
-            f"weights {size['weights_bytes']}, KV cache {size['kv_cache_bytes']} ({summary['num_blocks']} blocks of "
-            f"{summary['tokens_per_block']} tokens, {summary['kv_bytes_per_token'] / 1024:.1f} KiB a token), workspace "
-            f"{size['workspace_bytes']}; {size.get('available_bytes', 'unknown')} available on {summary['device']}",
-        ),
+        ("memory", _memory_line(summary, size)),
         (
             "plan",
             f"{summary['trials']} trial(s), each {work} at concurrency {summary['concurrency']}, "
             f"K = {summary['draft_len']}{most}; {summary['warmup_requests']} requests before, to warm up",
         ),
     ]
-    if (summary["sweep_points"] or 1) > 1:
+    if summary["device"] == SIM:
+        lines.insert(0, ("SIMULATED", "device times are declared (engine.sim), and nothing is computed"))
+    windows = summary["windows"]
+    if windows:
+        contexts = ", ".join(f"{kv_len:,}" for kv_len in windows["kv_len"])
+        lines.append(("windows", f"{windows['steps']} decode steps each from a synthetic cache of {contexts} tokens"))
+    if (summary["sweep_points"] or 1) > (len(windows["kv_len"]) if windows else 1):
         lines.append(("sweep", f"{summary['sweep_points']} points, each is right as well; run leaves them out"))
     if summary["variants"]:
         lines.append(("variants", f"{', '.join(summary['variants'])}: each is right as well"))
     return lines
+
+
+def _memory_line(summary: dict[str, Any], size: dict[str, str]) -> str:
+    available = f"{size.get('available_bytes', 'unknown')} available on {summary['device']}"
+    blocks = f"{summary['num_blocks']} blocks of {summary['tokens_per_block']} tokens"
+    if summary["device"] == SIM:
+        return f"no weights, no KV cache; the books of {blocks} take {size['kv_cache_bytes']}; {available}"
+    state = f"recurrent state {size['state_bytes']}, " if summary["state_bytes"] else ""
+    return (
+        f"weights {size['weights_bytes']}, KV cache {size['kv_cache_bytes']} ({blocks}, "
+        f"{summary['kv_bytes_per_token'] / 1024:.1f} KiB a token), {state}"
+        f"workspace {size['workspace_bytes']}; {available}"
+    )
 
 
 def _requests(resolved: ResolvedScenario) -> int | None:
@@ -147,6 +165,8 @@ def _weights(resolved: ResolvedScenario) -> str:
 
     :raises ModelNotFoundError: a directory without weights.
     """
+    if resolved.engine.device == SIM:
+        return "none are loaded"
     spec = model_spec(resolved.scenario)
     if spec.weights == "random":
         return f"random, seed {spec.seed}"

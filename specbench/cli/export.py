@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
@@ -20,6 +21,9 @@ SUFFIXES = {".csv": "csv", ".md": "markdown", ".json": "json", ".html": "html"}
 OWN_FILES = (ANALYSIS, "trials.jsonl", "plan.json", "question.json")
 """A folder with one of these holds results."""
 REPORT_STEM = "report"
+SELFTEST = "selftest.json"
+REPORTS = ("markdown", "html")
+"""Formats that are read as a page."""
 
 
 def export_command(
@@ -47,12 +51,48 @@ def export_command(
     FORMATS.require(name, where="--format")
     if output is not None and not is_stream(output):
         require_harmless(output)
-    text = render_runs(name, [(run_name(path), read_analysis(path)) for path in runs])
+    text = render(name, runs)
     if output is None or is_stdout(output):
         sys.stdout.write(text)
     else:
         write(output, text)
         print(f"wrote {output}", file=sys.stderr)
+
+
+def render(name: str, runs: Sequence[Path]) -> str:
+    """The results in the format ``name``; of a selftest, the report that it left.
+
+    :raises ResultsError: not results, or a selftest among others.
+    """
+    selftests = [path for path in runs if os.path.isfile(results_folder(path) / SELFTEST)]
+    if not selftests or name not in REPORTS:
+        return render_runs(name, [(run_name(path), read_analysis(path)) for path in runs])
+    if len(runs) > 1:
+        raise ResultsError(
+            "a selftest has a report of its own, which is not joined with others",
+            where=str(selftests[0]),
+            hint=f"specbench export {selftests[0]} --format {name}",
+        )
+    return render_selftest(runs[0], name)
+
+
+def render_selftest(path: Path, name: str) -> str:
+    """The report of a selftest's folder."""
+    from specbench import encoding
+    from specbench.cli.selftest_report import build_selftest_report
+    from specbench.measure.selftest import SelfTest
+    from specbench.report.formats import html, markdown
+
+    file = results_folder(path) / SELFTEST
+    analysis = read_analysis(path)
+    selftest = encoding.from_json(SelfTest, encoding.read_object(file), str(file))
+    report = build_selftest_report(selftest, analysis)
+    return html.render_report(report, analysis) if name == "html" else markdown.render_report(report)
+
+
+def results_folder(path: Path) -> Path:
+    """The folder of a result that is named by it, or by the ``analysis.json`` in it."""
+    return path.parent if os.path.isfile(path) else path
 
 
 def choose_format(name: str | None, output: Path | None) -> str:
@@ -73,8 +113,7 @@ def choose_format(name: str | None, output: Path | None) -> str:
 
 def run_name(path: Path) -> str:
     """What a run is called where there are several: its folder."""
-    folder = path.parent if os.path.isfile(path) else path
-    return folder.resolve().name
+    return results_folder(path).resolve().name
 
 
 def is_stdout(output: Path) -> bool:

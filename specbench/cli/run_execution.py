@@ -15,13 +15,15 @@ from specbench.measure.session import join
 from specbench.scenario.plan import RunPlan
 from specbench.scenario.resolve import ResolvedScenario
 from specbench.scenario.units import parse_duration
+from specbench.scenario.windows import at_kv_len
 
 if TYPE_CHECKING:
     from specbench.device.tracing import RangeRecorder, Tracer
     from specbench.engine.models.loading import LoadedModel
     from specbench.measure.driver import RequestSource
-    from specbench.measure.executor import Load
+    from specbench.measure.executor import Load, Window
     from specbench.measure.subject import BuiltinSubject
+    from specbench.scenario.schema import Scenario
 
 
 @dataclass(frozen=True)
@@ -116,6 +118,24 @@ def build_subject(job: Job) -> tuple[BuiltinSubject, LoadedModel]:
     return subject, loaded
 
 
+def build_windows(scenario: Scenario, loaded: LoadedModel) -> tuple[Window, ...]:
+    """What fills the cache for each point of ``measure.windows``; empty without."""
+    from specbench.measure.executor import Window
+    from specbench.measure.load import ContentSource, base_params, build_content
+
+    windows = scenario.measure.windows
+    if windows is None:
+        return ()
+
+    def window(kv_len: int) -> Window:
+        content = build_content(at_kv_len(scenario, kv_len), loaded.config.vocab_size, loaded.directory)
+        return Window(
+            lambda seed: ContentSource(content, base_params(scenario, content.tokenizer, seed)), windows.steps
+        )
+
+    return tuple(window(kv_len) for kv_len in windows.kv_len)
+
+
 def build_load(resolved: ResolvedScenario, plan: RunPlan, loaded: LoadedModel) -> tuple[Load, Any]:
     """The requests of each trial, checked against the engine's limits; and the decoder of their text."""
     from specbench.measure.executor import Load
@@ -132,6 +152,7 @@ def build_load(resolved: ResolvedScenario, plan: RunPlan, loaded: LoadedModel) -
         return replay_recorded(scenario.acceptance, WarmUpSource(own(seed), plan.warmup_requests), warm_up=True)
 
     require_fit(own(scenario.sampling.seed), resolved.engine.max_seq_len)
+    windows = build_windows(scenario, loaded)
     timeout = scenario.measure.timeout
     load = Load(
         source=lambda seed: replay_recorded(scenario.acceptance, own(seed)),
@@ -140,5 +161,6 @@ def build_load(resolved: ResolvedScenario, plan: RunPlan, loaded: LoadedModel) -
         label=content.label,
         note=content.note,
         timeout_s=None if timeout is None else parse_duration(timeout),
+        windows=windows,
     )
     return load, content.tokenizer.decode if content.tokenizer else None

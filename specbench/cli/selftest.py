@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from specbench.cli.ab_planning import Settings, typed_flags
+from specbench.cli.export import SELFTEST
 from specbench.cli.options import Json, out_option, resume_option, set_option
 from specbench.cli.session_folder import (
     NOT_STARTED,
@@ -24,7 +25,6 @@ from specbench.scenario.plan import Question
 if TYPE_CHECKING:
     from specbench.measure.selftest import SelfTest
 
-SELFTEST = "selftest.json"
 BUDGET = "5m"
 DEFAULT_SCENARIO = Path(__file__).with_name("selftest.yaml")
 
@@ -37,7 +37,11 @@ def selftest_command(
         ),
     ] = None,
     budget: Annotated[
-        str | None, typer.Option(metavar="TIME", help=f"Longest time to measure. [default: {BUDGET}]")
+        str | None,
+        typer.Option(
+            metavar="TIME",
+            help=f"Time to measure in; one segment of each comparison may take longer. [default: {BUDGET}]",
+        ),
     ] = None,
     overrides: Annotated[list[str] | None, set_option()] = None,
     out: Annotated[Path | None, out_option("selftest")] = None,

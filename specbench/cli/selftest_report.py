@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from specbench.measure.selftest import PASS, SelfTest, judge_alone
 from specbench.records import DELAY, EQUAL_ARMS, SWAPPED, Analysis, Comparison
-from specbench.report.facts import setup_facts, summarize_environment
+from specbench.report.facts import setup_facts, simulated_alerts, summarize_environment
 from specbench.report.layout import Cell, Facts, Quantity, Report, Section, Span, Table, Word, sort_gates
 
 DEFINITIONS = (
@@ -28,7 +28,10 @@ def build_selftest_report(selftest: SelfTest, analysis: Analysis) -> Report:
         headline=_headline(selftest),
         label=analysis.label,
         verdict="valid" if passed else selftest.verdict,
-        alerts=tuple(f"{check.name}: {check.detail}" for check in selftest.checks if not check.passed),
+        alerts=(
+            *simulated_alerts(analysis),
+            *(f"{check.name}: {check.detail}" for check in selftest.checks if not check.passed),
+        ),
         sections=(
             Section("", (_checks(selftest), _floor(selftest)), anchor="overview"),
             Section("Setup", (Facts(setup_facts(analysis)),)),

@@ -8,10 +8,11 @@ from typing import Any
 import numpy as np
 
 from specbench.measure.analysis import STEP_FIGURES, strongest_label
+from specbench.measure.counters import count_arms
 from specbench.measure.effects import compare_ranges, split_effect
 from specbench.measure.findings import Finding
 from specbench.measure.unit_table import ArmUnits, FloatArray, UnitTable
-from specbench.records import INVALID, Comparison, Gate, Unit
+from specbench.records import INVALID, Comparison, Gate, TrialRecord, Unit
 from specbench.scenario.enumeration import planned_units
 from specbench.scenario.plan import RunPlan, settings_of
 from specbench.stats.estimate import to_percent
@@ -40,8 +41,8 @@ def fill_comparison(
     planned, settings, units = finding.study.comparison, settings_of(plan), finding.units
     baseline, candidate = plan.points[planned.baseline], plan.points[planned.candidate]
     trials = finding.study.trials
-    # Both passes or all four runs of a unit: what it took to get it, guards and switching left out.
-    measured_s = sum(trial.wall_ns for trial in trials) / 1e9 or float(_both_times(units).sum()) / 1e9
+    # Both passes or all four runs of a unit, guards included: what it takes to get another.
+    measured_s = sum(map(_duration_ns, trials)) / 1e9 or float(_both_times(units).sum()) / 1e9
     parts = split_effect(units, bound) if decision else None
     missing = {"interval": NO_UNITS} if decision is None else _not_computed(finding, decision)
     if parts and parts.not_computed:
@@ -57,7 +58,7 @@ def fill_comparison(
         differences=list(planned.differences),
         exactness=planned.exactness,
         token_rule=finding.tokens.rule,
-        label=strongest_label(trials) if trials else "natural",
+        label=strongest_label(trials) if trials else "",
         metric=finding.tokens.metric,
         n_units=len(units),
         n_processes=int(units.processes.size),
@@ -91,6 +92,7 @@ def fill_comparison(
         not_computed=missing,
         baseline_index=planned.baseline,
         candidate_index=planned.candidate,
+        counters=count_arms(planned, trials),
     )
 
 
@@ -133,6 +135,11 @@ def _not_computed(finding: Finding, decision: Decision) -> dict[str, str]:
         reason = "no look was taken, so an interval would be one look too many"
         missing |= {"interval": reason, "mde": reason}
     return missing
+
+
+def _duration_ns(trial: TrialRecord) -> int:
+    """Of a pass: from its first request to its last edge."""
+    return trial.periods[-1].end_ns if trial.periods else trial.wall_ns
 
 
 def _second_line(summary: PairedSummary) -> dict[str, float | int | bool | None]:

@@ -7,13 +7,17 @@ from dataclasses import dataclass
 
 from specbench.engine.optimizations.base import Exactness
 from specbench.measure.ab_gates import MIN_UNITS
+from specbench.measure.labels import SIMULATED, split_label
 from specbench.measure.token_rules import describe_divergence
 from specbench.measure.unit_table import THROUGHPUT
 from specbench.records import BUDGET, Comparison, Effect, LookRecord, RangeEffect
 from specbench.stats.verdict import Verdict
+from specbench.workloads.base import NATURAL
 
 MOST_RANGES = 3
 MOST = 0.5
+SMALL_SHARE = 0.02
+"""Share of a step below which host work is called small."""
 EXPOSED, HIDDEN = 0.9, 0.1
 """Share of the host's preparation during which the device idles, above which it counts in full, and below which not."""
 DIFFERENT = (Verdict.FASTER.value, Verdict.SLOWER.value)
@@ -136,7 +140,12 @@ def _describe_exposure(comparison: Comparison) -> str:
     ratio = exposed / total
     figure = f"the device idles during {ratio * 100:.0f}% of the host's preparation"
     if ratio >= EXPOSED:
-        return f"This host work is exposed ({figure}): what is saved there is saved, but is small beside the step."
+        size = (
+            "small beside the step"
+            if total < SMALL_SHARE * (times.get("step_ms") or 0)
+            else "less than the noise hides"
+        )
+        return f"This host work is exposed ({figure}): what is saved there is saved, but is {size}."
     if ratio <= HIDDEN:
         return f"This host work is hidden ({figure}): the device sets the pace, and what is saved there is not seen."
     return f"This host work is partly hidden ({figure})."
@@ -206,11 +215,17 @@ def say_order(comparison: Comparison) -> list[str]:
 
 def say_label(comparison: Comparison) -> list[str]:
     """What content that is not natural says."""
-    if comparison.label == "natural":
+    if comparison.label in ("", NATURAL):
         return []
-    return [
+    lines = [
         f"The content is labelled {comparison.label}: acceptance, and what follows from it, is not that of real use."
     ]
+    if SIMULATED in split_label(comparison.label):
+        lines.append(
+            "SIMULATED: the device's times are declared. What is measured is the host's work, and how much of it such "
+            "a device hides."
+        )
+    return lines
 
 
 _SPEAKERS: tuple[Callable[[Comparison], list[str]], ...] = (
@@ -239,8 +254,8 @@ def _of_occasion(comparison: Comparison, occasion: Occasion) -> list[str]:
     if 0 < comparison.n_units < MIN_UNITS and comparison.n_processes == 1:
         lines.append(f"Only {comparison.n_units} units: their noise is barely known, and gates that need more are n/a.")
     if occasion.family_size > 1:
-        level = f"{comparison.alpha * 100:.3g}%"
-        lines.append(f"Corrected for {occasion.family_size} comparisons (Holm): this one is judged at {level}.")
+        level = f"{100 * (1 - comparison.alpha):.4g}%"
+        lines.append(f"Corrected for {occasion.family_size} comparisons (Holm): the interval is one of {level}.")
     for arm, defect in (occasion.injected or {}).items():
         told = ", ".join(f"{key} {value}" for key, value in defect.items())
         lines.append(f"A known defect was put into arm {arm} on purpose: {told}.")

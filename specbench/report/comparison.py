@@ -7,13 +7,14 @@ from collections.abc import Mapping
 from typing import Any, TypeVar
 
 from specbench.records import CANDIDATE, INVALID, Comparison, Effect, RangeEffect
+from specbench.report.counts import comparison_counts
 from specbench.report.layout import Block, Cell, Facts, GateList, Prose, Quantity, Span, Table, sort_gates
 from specbench.report.words import (
     NOT_COMPUTED,
-    confidence_words,
     duration_words,
     effect_decimals,
     interval_words,
+    level_words,
     p_words,
     percent,
     plural,
@@ -29,6 +30,7 @@ PART_NAMES = {
     "step": "time per step",
 }
 """Parts of a decomposition in words."""
+EFFECT_NOTE = "change: over units, each weighing alike; arms: totals, in which a slow moment weighs more"
 _Value = TypeVar("_Value")
 
 
@@ -53,7 +55,7 @@ def verdict_line(comparison: Comparison) -> str:
     elif low is None or high is None:
         effect = f"{percent(comparison.speedup_pct)} (interval not computed)"
     else:
-        name = f"{confidence_words(comparison.confidence)} interval"
+        name = f"{level_words(comparison)} interval"
         effect = f"{percent(comparison.speedup_pct, decimals)} ({name} {interval_words(low, high, decimals)})"
     if comparison.verdict == INVALID:
         return f"{INVALID}: no claim; measured: {effect}"
@@ -72,8 +74,8 @@ def _measured_blocks(comparison: Comparison) -> list[Block]:
 
 def why_blocks(comparison: Comparison) -> list[Block]:
     """Where the effect comes from."""
-    tables = (_decomposition(comparison), _step_table(comparison), _range_table(comparison))
-    return [table for table in tables if table is not None]
+    parts = (_decomposition, _step_table, _range_table, comparison_counts)
+    return [table for table in (part(comparison) for part in parts) if table is not None]
 
 
 def evidence(comparison: Comparison) -> Facts:
@@ -102,8 +104,8 @@ def _result_table(comparison: Comparison) -> Table:
     lengths = by_arm(comparison.acceptance_length)
     if any(length is not None for length in lengths):
         rows.append(("acceptance length", *(Quantity(length, decimals=3) for length in lengths), "", ""))
-    interval = f"{confidence_words(comparison.confidence)} interval %"
-    return Table("Effect", ("", "baseline", "candidate", "change %", interval), tuple(rows))
+    interval = f"{level_words(comparison)} interval %"
+    return Table("Effect", ("", "baseline", "candidate", "change %", interval), tuple(rows), note=EFFECT_NOTE)
 
 
 def _speeds(comparison: Comparison) -> tuple[float | None, float | None]:
@@ -183,7 +185,7 @@ def _decomposition(comparison: Comparison) -> Table | None:
         rows.append((PART_NAMES.get(name, name.replace("_", " ")), Quantity(100 * value, "", decimals, True), span))
     whole = Quantity(100 * sum(comparison.decomposition.values()), "", decimals, True)
     rows.append(("sum: the whole effect", whole, Span(low, high, decimals)))
-    interval = f"{confidence_words(comparison.confidence)} interval"
+    interval = f"{level_words(comparison)} interval"
     note = "positive: the candidate is better"
     return Table("Where it comes from", ("", "effect", interval), tuple(rows), unit="log points x 100", note=note)
 
@@ -215,7 +217,7 @@ def _range_table(comparison: Comparison) -> Table | None:
     if not comparison.ranges:
         return None
     rows = tuple(_range_row(name, effect) for name, effect in comparison.ranges.items())
-    header = ("", "baseline", "candidate", "change", f"{confidence_words(comparison.confidence)} interval", "share")
+    header = ("", "baseline", "candidate", "change", f"{level_words(comparison)} interval", "share")
     return Table("Ranges, a step", header, rows, unit="µs, %", folded=True)
 
 

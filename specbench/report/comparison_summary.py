@@ -13,6 +13,7 @@ from specbench.report.words import (
     confidence_words,
     effect_decimals,
     interval_words,
+    level_words,
     p_words,
     percent,
     plural,
@@ -121,8 +122,9 @@ def _point_columns(comparisons: Sequence[Comparison]) -> list[Column]:
 
 
 def _effects(title: str, keys: Sequence[Column], comparisons: Sequence[Comparison], note: str = "") -> Table:
-    confidence = comparisons[0].confidence
-    header = (*(name for name, _ in keys), "speedup %", f"{confidence_words(confidence)} interval %", "verdict")
+    levels = {level_words(item) for item in comparisons}
+    level = f"{levels.pop()} " if len(levels) == 1 else ""
+    header = (*(name for name, _ in keys), "speedup %", f"{level}interval %", "verdict")
     holm = any(item.p_holm is not None for item in comparisons)
     rows = tuple(
         (*(cell(item) for _, cell in keys), *_effect_cells(item), *([_p_cell(item)] if holm else []))

@@ -46,6 +46,19 @@ def setup_facts(analysis: Analysis) -> Pairs:
     return tuple((name, text) for name, text in facts if text)
 
 
+def simulated_alerts(analysis: Analysis) -> tuple[str, ...]:
+    """That device times are declared, and which they are; nothing of a device that computes."""
+    engine = analysis.subject.get("engine") or {}
+    times = engine.get("device_times")
+    if times is None:
+        return ()
+    declared = analysis.scenario.get("engine") or {}
+    preset = declared.get("sim") if isinstance(declared, Mapping) else None
+    name = f"{preset}: " if isinstance(preset, str) and not _varies("engine.sim", _varied_keys(analysis)) else ""
+    numbers = ", ".join(f"{key} {value:g}" for key, value in times.items())
+    return (f"SIMULATED: no device was measured and no token computed; its times are declared ({name}{numbers})",)
+
+
 def name_checkouts(analysis: Analysis) -> Analysis:
     """Arms that ran another checkout, named by its folder alone (the commit, for ``--baseline-ref``), not by where it
     lies on the machine, with its revision where the analysis knows it; what ran the installed specbench, by that one's.

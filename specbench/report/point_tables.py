@@ -1,8 +1,9 @@
-"""The tables of one point: throughput, latency, acceptance, time per step, ranges."""
+"""The tables of one point: throughput, latency, acceptance, time per step, ranges, counts."""
 
 from __future__ import annotations
 
 from specbench.records import Distribution, Point
+from specbench.report.counts import point_counts
 from specbench.report.layout import Cell, Quantity, Table
 
 NO_SPLIT = "what the device executes is not known here: it needs captured steps or a profiler, so the step is not split"
@@ -11,7 +12,7 @@ NO_SPLIT = "what the device executes is not known here: it needs captured steps 
 def point_tables(point: Point) -> tuple[Table, ...]:
     """Everything that is known of a point; a table without a figure is left out."""
     tables = [_throughput_table(point), _latency_table(point), _acceptance_table(point)]
-    tables += [_step_table(point), _range_table(point)]
+    tables += [_step_table(point), _range_table(point), point_counts(point)]
     return tuple(table for table in tables if table is not None)
 
 

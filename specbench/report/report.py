@@ -13,7 +13,13 @@ from specbench.report.comparison import (
 )
 from specbench.report.comparison_summary import ab_headline, summary_blocks, told_first
 from specbench.report.definitions import COMPARISON_DEFINITIONS, DEFINITIONS, HOLM, POOLED, WIDE_DEFINITIONS
-from specbench.report.facts import name_checkouts, run_facts, setup_facts, summarize_environment
+from specbench.report.facts import (
+    name_checkouts,
+    run_facts,
+    setup_facts,
+    simulated_alerts,
+    summarize_environment,
+)
 from specbench.report.layout import NUM_SHOWN_SECTIONS, Block, Facts, Quantity, Report, Section, sort_gates
 from specbench.report.sweep import point_sections, sweep_blocks, sweep_headline, wide_table
 from specbench.report.words import tone_of
@@ -143,7 +149,7 @@ def _apart_from_comparisons(analysis: Analysis) -> list[Gate]:
 
 
 def _alerts(analysis: Analysis) -> tuple[str, ...]:
-    """Why the figures may not be used, then what was cut short."""
+    """That the device was none, then why the figures may not be used, then what was cut short."""
     several = len(analysis.comparisons) > 1
     own = _apart_from_comparisons(analysis)
     failed = [f"{INVALID}: {gate.name}: {gate.detail}" for gate in own if gate.status == "fail"]
@@ -151,7 +157,7 @@ def _alerts(analysis: Analysis) -> tuple[str, ...]:
         place = f"{arms_words(item)}: " if several else ""
         failed += [f"{INVALID}: {place}{reason}" for reason in _reasons(item.verdict, item.reasons)]
     cut = [f"{gate.name}: {gate.detail}" for gate in own if gate.name == "complete" and gate.status == "warn"]
-    return (*failed, *cut)
+    return (*simulated_alerts(analysis), *failed, *cut)
 
 
 def _reasons(verdict: str, reasons: list[str]) -> list[str]:

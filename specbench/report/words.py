@@ -7,7 +7,7 @@ import math
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from specbench.records import INVALID
+from specbench.records import INVALID, Comparison
 
 NOT_COMPUTED = "not computed"
 _LEAST_DECIMALS, _MOST_DECIMALS = 1, 4
@@ -54,6 +54,12 @@ def interval_words(low: float | None, high: float | None, decimals: int) -> str:
     if low is None or high is None:
         return NOT_COMPUTED
     return f"{percent(low, decimals)} to {percent(high, decimals)}"
+
+
+def level_words(comparison: Comparison) -> str:
+    """``95%``: of the comparison's own intervals, after the correction for others that were made beside it."""
+    corrected = not math.isclose(comparison.alpha, 1 - comparison.confidence)
+    return f"{100 * (1 - comparison.alpha):.4g}%" if corrected else confidence_words(comparison.confidence)
 
 
 def confidence_words(confidence: float) -> str:

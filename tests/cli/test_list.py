@@ -19,8 +19,9 @@ def test_every_name_is_listed_with_its_summary(cli: Cli, kind: str) -> None:
     rows = json.loads(cli("list", kind, "--json").stdout)
     assert {row["name"]: row["summary"] for row in rows} == {name: entry.summary for name, entry in ALL[kind].items()}
     lines = cli("list", kind).stdout.splitlines()
-    assert lines[0].split()[:2] == ["name", "summary"]
-    assert [line.split()[0] for line in lines[1:]] == list(ALL[kind])
+    table = lines[: lines.index("")] if "" in lines else lines
+    assert table[0].split()[:2] == ["name", "summary"]
+    assert [line.split()[0] for line in table[1:]] == list(ALL[kind])
 
 
 def test_without_a_kind_the_kinds_are_listed(cli: Cli) -> None:
@@ -36,6 +37,19 @@ def test_toggles_have_their_variants(cli: Cli) -> None:
     assert row["variants"] == list(toggle.variants)
     assert (row["baseline"], row["recommended"]) == (toggle.baseline, toggle.recommended)
     assert row["exactness"] == toggle.exactness.value
+
+
+def test_every_variant_of_a_toggle_is_explained(cli: Cli) -> None:
+    rows = json.loads(cli("list", "optimizations", "--json").stdout)
+    text = cli("list", "optimizations").stdout.split("\n\n", 1)[1]
+    for row in rows:
+        toggle = load_toggle(row["name"])
+        assert row["variant_summaries"] == {name: variant.summary for name, variant in toggle.variants.items()}
+        assert row["source"] == toggle.source
+        for name, variant in toggle.variants.items():
+            line = next(line for line in text.splitlines() if line.split()[0] == f"{toggle.name}={name}")
+            assert variant.summary in line
+            assert line.endswith(toggle.exactness_of(name).value)
 
 
 def test_an_unknown_kind_has_the_nearest(cli: Cli) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -194,6 +195,15 @@ def test_another_plan_is_not_resumed(scenario: Path, capsys: pytest.CaptureFixtu
     assert "was planned as" in capsys.readouterr().err
     assert main(["run", str(scenario), "--resume", "run"]) == 0  # the same plan: nothing is left to do
     assert len(read(Path("run"), "trials.jsonl")) == 1
+
+
+def test_a_folder_of_another_command_is_not_resumed(scenario: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = Path(__file__).resolve().parents[2] / "results" / "quickstart_ab"
+    shutil.copytree(folder, "compared")
+    assert main(["run", str(scenario), "--resume", "compared"]) == 2
+    error = capsys.readouterr().err
+    assert "the folder is of ab, not of run" in error
+    assert "specbench ab --resume compared" in error
 
 
 def test_another_machine_is_not_resumed(scenario: Path, capsys: pytest.CaptureFixture[str]) -> None:

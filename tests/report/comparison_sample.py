@@ -20,6 +20,7 @@ from specbench.records import (
     Pooled,
     RangeEffect,
     Unit,
+    VariantCounts,
 )
 
 SAMPLING_PARAMS = Difference("optimizations.sampling_params", "refill", "signature", "bit-identical", True)
@@ -102,6 +103,14 @@ FASTER = Comparison(
     units=make_units(1.2, 0.6, 40, 1),
     step_ms_quantiles={"baseline": quantiles(6.29, 2), "candidate": quantiles(6.21, 3)},
     measured_s=48.4, units_per_minute=49.6, planned_units=64,
+    counters={
+        "baseline": {
+            "sampling_params": {"refill": VariantCounts(640, {"hits": 0, "appends": 46080, "copies": 3840})}
+        },
+        "candidate": {
+            "sampling_params": {"signature": VariantCounts(640, {"hits": 633, "appends": 420, "copies": 30})}
+        },
+    },
 )  # fmt: skip
 
 INCONCLUSIVE = replace(
@@ -130,7 +139,7 @@ NGRAM = replace(
         "tokens_per_step": Effect(66.86, 60.1, 73.9), "step": Effect(-12.93, -14.8, -11.0)},
     acceptance_length={"baseline": 1.0, "candidate": 2.41}, units=make_units(37.3, 3.0, 8, 5, processes=4),
     in_words=["Tokens differ from output token 61 of ngram-004/t0 on, at a near tie (logit margin -0.0021)."],
-    planned_units=8, mde_pct=5.1, units_per_minute=4.2, measured_s=114.0,
+    planned_units=8, mde_pct=5.1, units_per_minute=4.2, measured_s=114.0, counters={},
 )  # fmt: skip
 
 OUTPUT_CHANGED = replace(NGRAM, index=1, candidate="lossy", output_changed=True, exactness="changes-output")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from specbench.records import Analysis, Distribution, Gate, Point, RangeStats, WarmUp
+from specbench.records import Analysis, Distribution, Gate, Point, RangeStats, VariantCounts, WarmUp
 
 ENVIRONMENT: dict[str, Any] = {
     "specbench": "0.1.0",
@@ -38,6 +38,13 @@ POINT = Point(
         "device_step": RangeStats(8123, 16850.0, 16500.1, 21000.0),
     },
     tokens_sha256="ab" * 32,
+    counters={
+        "sampling_params": {
+            "signature": VariantCounts(
+                8123, {"fills": 318, "hits": 7805, "skips": 0, "appends": 18126, "copies": 1431, "bytes": 96672}
+            )
+        }
+    },
 )  # fmt: skip
 
 GATES = [

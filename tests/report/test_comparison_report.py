@@ -58,7 +58,11 @@ def blocks_of(analysis: Analysis) -> list[Block]:
             "INCONCLUSIVE: +0.700% (interval not computed), margin 0.5%",
         ),
         (replace(FASTER, speedup_pct=None), "FASTER: no effect was computed, margin 0.5%"),
-        (replace(FASTER, confidence=0.975), "FASTER: +1.23% (97.5% interval +0.95% to +1.52%), margin 0.5%"),
+        (
+            replace(FASTER, confidence=0.975, alpha=0.025),
+            "FASTER: +1.23% (97.5% interval +0.95% to +1.52%), margin 0.5%",
+        ),
+        (replace(FASTER, alpha=0.01), "FASTER: +1.23% (99% interval +0.95% to +1.52%), margin 0.5%"),
     ],
 )
 def test_the_verdict_line(comparison: object, line: str) -> None:

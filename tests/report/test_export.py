@@ -15,6 +15,8 @@ from comparison_sample import AB_SWEEP, SWEEP
 from sample import ANALYSIS
 
 from specbench.cli.app import main
+from specbench.cli.export import render
+from specbench.errors import ResultsError
 from specbench.registry import FORMATS
 from specbench.report.formats import json as json_format
 
@@ -208,8 +210,22 @@ def test_it_loads_no_torch_and_no_pandas(name: str) -> None:
     code = """
 import sys
 from specbench.cli.app import main
+from specbench.cli.export import render
+from specbench.errors import ResultsError
 status = main(["export", "results/quickstart", "--format", sys.argv[1]])
 print(status, sorted({"torch", "transformers", "pandas", "scipy"} & set(sys.modules)), file=sys.stderr)
 """
     done = subprocess.run([sys.executable, "-c", code, name], capture_output=True, text=True, cwd=ROOT, check=True)
     assert done.stderr == "0 []\n"
+
+
+@pytest.mark.parametrize("name", ["markdown", "html"])
+def test_a_selftest_is_exported_as_its_own_report(name: str) -> None:
+    """Its comparisons are judged one by one there, and not as a family."""
+    folder = ROOT / "results" / "selftest"
+    text = render(name, [folder])
+    assert "known delay in arm A" in text
+    assert "specbench ab" not in text.partition("\n")[0]
+    assert render("json", [folder]) == render("json", [folder / "analysis.json"])
+    with pytest.raises(ResultsError, match="report of its own"):
+        render(name, [folder, folder.parent / "quickstart_ab"])

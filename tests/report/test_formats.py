@@ -144,7 +144,7 @@ def test_markdown_puts_the_answer_first_and_folds_the_rest() -> None:
     assert lines[2] == "**123.2 tok/s at concurrency 4, acceptance length 2.17; natural**"
     summaries = [line for line in lines if line.startswith("<details>")]
     assert [line.split("summary>")[1].split("<")[0] for line in summaries] == [
-        "Ranges", "Gates: 2 warn, 2 pass, 1 n/a", "Environment", "Definitions",
+        "Ranges", "Counted by toggles", "Gates: 2 warn, 2 pass, 1 n/a", "Environment", "Definitions",
     ]  # fmt: skip
     for position, line in enumerate(lines):
         if line.startswith("<details>"):

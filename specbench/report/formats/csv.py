@@ -13,7 +13,7 @@ from specbench.records import Analysis, Comparison, Distribution, Point
 
 DISTRIBUTIONS = ("ttft_ms", "tpot_ms", "itl_ms", "e2e_ms")
 LISTS = ("conditional_acceptance", "joint_acceptance", "trial_tokens_per_s")
-LEFT_OUT = ("ranges", "acceptance_counts")
+LEFT_OUT = ("ranges", "acceptance_counts", "counters")
 """Maps of any size: they are in the JSON alone."""
 MIRRORED = "mirrored"
 """A design whose passes serve their requests by both arms in turn."""
