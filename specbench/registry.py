@@ -2,7 +2,7 @@
 
 A registry maps a name to ``"module:attribute"`` and a one-line summary, so that listing and checking names costs
 no import. The implementation is imported when it is chosen. Third parties add entries through the entry point groups
-``specbench.<kind>`` (drafters, models, workloads, formats, attention, devices, optimizations, presets).
+``specbench.<kind>`` (drafters, models, workloads, formats, attention, devices, sim_presets, optimizations, presets).
 """
 
 from __future__ import annotations
@@ -72,6 +72,16 @@ DEVICES = Registry(
     {
         "cpu": Entry("specbench.device.cpu:CpuDevice", "ordered worker thread over PyTorch's CPU kernels"),
         "cuda": Entry("specbench.device.cuda:CudaDevice", "CUDA streams, events and pinned memory"),
+        "sim": Entry("specbench.device.sim:SimDevice", "SIMULATED: declared times, nothing computed (engine.sim)"),
+    },
+)
+
+SIM_PRESETS = Registry(
+    "sim_presets",
+    {
+        "h100-0.6b": Entry("specbench.device.sim_presets:H100_SMALL", "0.6B model on one H100: short steps"),
+        "h100-8b": Entry("specbench.device.sim_presets:H100_8B", "8B model on one H100"),
+        "h200-32b": Entry("specbench.device.sim_presets:H200_32B", "32B model on one H200: bound by bandwidth"),
     },
 )
 
@@ -98,6 +108,9 @@ MODELS = Registry(
         "MistralForCausalLM": Entry("specbench.engine.models.llama:LlamaForCausalLM", "Mistral"),
         "Qwen2ForCausalLM": Entry("specbench.engine.models.llama:LlamaForCausalLM", "Qwen2 (QKV biases)"),
         "Qwen3ForCausalLM": Entry("specbench.engine.models.llama:LlamaForCausalLM", "Qwen3 dense (q/k norm)"),
+        "Qwen3NextForCausalLM": Entry(
+            "specbench.engine.models.hybrid:HybridForCausalLM", "Qwen3-Next without experts: gated delta nets"
+        ),
     },
 )
 
@@ -105,6 +118,7 @@ PRESETS = Registry(
     "presets",
     {
         "tiny": Entry("specbench.engine.models.presets:TINY", "2 layers, 64 wide: for tests, random weights only"),
+        "tiny-hybrid": Entry("specbench.engine.models.presets:TINY_HYBRID", "3 gated delta nets, 1 attention; random"),
         "smollm2-135m": Entry("specbench.engine.models.presets:SMOLLM2_135M", "SmolLM2-135M-Instruct, the default"),
         "smollm2-360m": Entry("specbench.engine.models.presets:SMOLLM2_360M", "SmolLM2-360M-Instruct"),
         "smollm2-1.7b": Entry("specbench.engine.models.presets:SMOLLM2_1_7B", "SmolLM2-1.7B-Instruct"),
@@ -143,10 +157,19 @@ OPTIMIZATIONS = Registry(
         "sampling_params": Entry(
             "specbench.engine.optimizations.sampling_params:TOGGLE", "how sampling parameters reach the device"
         ),
+        "block_staging": Entry(
+            "specbench.engine.optimizations.block_staging:TOGGLE", "how many columns of block offsets are sent"
+        ),
+        "input_prep": Entry(
+            "specbench.engine.optimizations.input_prep:TOGGLE", "how much of a step's inputs is built anew"
+        ),
+        "state_indices": Entry(
+            "specbench.engine.optimizations.state_indices:TOGGLE", "how recurrent-state indices reach the device"
+        ),
     },
 )
 
 ALL: dict[str, Registry] = {
     registry.kind: registry
-    for registry in (DEVICES, DRAFTERS, ATTENTION, MODELS, PRESETS, WORKLOADS, FORMATS, OPTIMIZATIONS)
+    for registry in (DEVICES, SIM_PRESETS, DRAFTERS, ATTENTION, MODELS, PRESETS, WORKLOADS, FORMATS, OPTIMIZATIONS)
 }

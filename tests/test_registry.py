@@ -23,7 +23,7 @@ from specbench.errors import CheckpointError, UnknownNameError
 
 ROOT = Path(__file__).parents[1]
 ENTRIES = [(kind, name) for kind, names in registry.ALL.items() for name in names]
-DECLARATIONS = ("presets", "workloads", "formats", "optimizations")
+DECLARATIONS = ("sim_presets", "presets", "workloads", "formats", "optimizations")
 
 
 def public_members(protocol: type) -> set[str]:
@@ -111,6 +111,14 @@ def check_preset(_: str, preset: Any) -> None:
         assert re.fullmatch(r"[\w.-]+==[\w.]+", preset.wheel.requirement)
 
 
+def check_sim_preset(_: str, preset: Any) -> None:
+    from specbench.device.times import TimesPreset
+
+    assert isinstance(preset, TimesPreset)
+    assert preset.times.base_us > 0
+    assert preset.source, "say what the times are computed from, and how"
+
+
 def check_workload(name: str, workload: Any, folder: Path) -> None:
     from specbench.workloads.base import NATURAL, SYNTHETIC, WorkloadSettings
     from specbench.workloads.tokenizer import Tokenizer
@@ -181,6 +189,7 @@ def check_toggle(name: str, toggle: Any) -> None:
 
 CHECKS: dict[str, Callable[..., None]] = {
     "devices": check_device,
+    "sim_presets": check_sim_preset,
     "drafters": check_drafter,
     "attention": check_attention,
     "models": check_model,

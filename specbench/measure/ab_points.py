@@ -17,11 +17,12 @@ from specbench.measure.analysis import (
     step_time_figures,
     sum_times,
 )
+from specbench.measure.counters import add_counts, choose_counts, chosen_variants
 from specbench.measure.findings import Study
 from specbench.measure.telemetry import StepTimes
 from specbench.measure.unit_table import ArmUnits, IntArray
 from specbench.measure.windows import CANDIDATE, Windows, steps_in, windows_of
-from specbench.records import Point, StepTable, TrialRecord
+from specbench.records import Point, StepTable, ToggleCounts, TrialRecord
 from specbench.scenario.plan import MIRRORED, PlanPoint, RunPlan
 
 ACCEPTANCE_COLUMNS = ("num_committed", "num_target_steps", "drafted", "eligible", "opened", "accepted")
@@ -74,7 +75,16 @@ def _mirrored_point(point: PlanPoint, arms: Sequence[tuple[Study, int]]) -> Poin
         ranges=telemetry.describe_ranges(_gather([half.range_durations() for half in halves])),
         tokens_sha256=common_hash([trial for trial, _ in pieces]),
         axes=dict(point.coordinates),
+        counters=_counters_of(arms),
     )
+
+
+def _counters_of(arms: Sequence[tuple[Study, int]]) -> ToggleCounts:
+    """Of the variants that one configuration has: its passes ran those of the other arm, too."""
+    chosen: dict[str, str] = {}
+    for study, arm in arms:
+        chosen |= chosen_variants(study.comparison)[arm]
+    return choose_counts(add_counts(trial.counters for study, _ in arms for trial in study.trials), chosen)
 
 
 def _planned(point: PlanPoint) -> dict[str, Any]:

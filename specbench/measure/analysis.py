@@ -9,10 +9,13 @@ from typing import Any
 import specbench
 from specbench.errors import ResultsError
 from specbench.measure import telemetry
+from specbench.measure.counters import add_counts, choose_counts
 from specbench.measure.gates import Measured, judge_run
+from specbench.measure.labels import strongest
 from specbench.measure.telemetry import Acceptance, FullBatch, StepTimes
-from specbench.records import COMPLETE, Analysis, Point, RequestRecord, TrialRecord, WarmUp
+from specbench.records import COMPLETE, WINDOW, Analysis, Point, RequestRecord, TrialRecord, WarmUp
 from specbench.scenario.plan import PlanPoint
+from specbench.scenario.windows import KV_LEN_KEY
 
 STEP_FIGURES = {
     "step_ms": "wall",
@@ -77,10 +80,8 @@ def select_trials(trials: Sequence[TrialRecord]) -> list[TrialRecord]:
 
 
 def strongest_label(trials: Sequence[TrialRecord]) -> str:
-    """The strongest warning among the trials' labels."""
-    labels = {trial.label for trial in trials}
-    order = ("forced acceptance", "replayed acceptance", "synthetic input", "natural")
-    return next((label for label in order if label in labels), sorted(labels)[0])
+    """One label for all trials: see :func:`specbench.measure.labels.strongest`."""
+    return strongest(trial.label for trial in trials)
 
 
 def _status(trials: Sequence[TrialRecord], planned: int | None) -> str:
@@ -124,14 +125,20 @@ def compute_point(
         mean_isl=_mean([request.prompt_tokens for request in mine]),
         mean_osl=_mean([request.output_tokens for request in served]),
         output_tokens_per_s=tokens / wall_s if wall_s else None,
-        requests_per_s=len(served) / wall_s if wall_s else None,
+        requests_per_s=len(served) / wall_s if wall_s and not all(r.finish_reason == WINDOW for r in mine) else None,
         tokens_sha256=common_hash(trials),
         **_step_figures(trials),
         **_latency_figures(mine),
         ranges=telemetry.range_stats(trials),
-        axes=dict(planned.coordinates) if planned else {},
+        axes=dict(planned.coordinates) if planned else _window_of(trials[0]),
         trial_tokens_per_s=[t.committed_tokens / t.wall_ns * 1e9 for t in trials if t.wall_ns],
+        counters=choose_counts(add_counts(trial.counters for trial in trials), {}),
     )
+
+
+def _window_of(trial: TrialRecord) -> dict[str, Any]:
+    """Where a run has several points: the context length of each."""
+    return {KV_LEN_KEY: trial.axes[KV_LEN_KEY]} if KV_LEN_KEY in trial.axes else {}
 
 
 def coordinates_of(trial: TrialRecord) -> dict[str, Any]:

@@ -20,6 +20,7 @@ from specbench.measure.replay import ReplaySource, replay_recorded
 from specbench.measure.slices import EndlessSource, SliceSource
 from specbench.measure.subject import BuiltinSubject, Subject
 from specbench.measure.trials import MeasuredTrial, TrialContext, measure_pass, measure_run, warm_up
+from specbench.measure.window_trials import measure_window, warm_up_window
 from specbench.scenario.plan import MIRRORED, AbSettings, ComparisonPlan, RunPlan, Trial, settings_of
 
 Lengths = Mapping[str, tuple[int, ...]]
@@ -45,7 +46,10 @@ class ArmLoads:
 
     def margin_of(self, comparison: ComparisonPlan) -> Margin | None:
         """Differences of logits by the baseline's weights, wherever they are."""
-        subject = self.open(comparison.baseline).subject
+        arm = self.open(comparison.baseline)
+        subject = arm.subject
+        if arm.resolved.engine.device_times is not None:
+            return None  # it computes no logits
         if isinstance(subject, RemoteSubject):
             return subject.logit_margin
         if not isinstance(subject, BuiltinSubject):
@@ -68,7 +72,12 @@ class ArmLoads:
             self._record_lengths(comparison, trial)
         for point in dict.fromkeys(arm_points(comparison).values()):
             arm = self.open(point)
-            if warmup_requests and self._arms.is_new(point):
+            if not warmup_requests or not self._arms.is_new(point):
+                continue
+            if arm.window_steps is not None:
+                contexts = arm.source(arm.resolved.scenario.sampling.seed)
+                warm_up_window(self._context(arm, arm.subject, None), contexts, arm.concurrency)
+            else:
                 source = WarmUpSource(arm.source(arm.resolved.scenario.sampling.seed), warmup_requests)
                 warm_up(
                     self._context(arm, arm.subject, None),
@@ -101,6 +110,7 @@ class ArmLoads:
             self._choices(comparison),
             settings,
             comparison.injected,
+            from_cache=arm.window_steps is not None,
         )
 
     def measure_run(
@@ -108,15 +118,20 @@ class ArmLoads:
     ) -> MeasuredTrial:
         """One run of a unit: a slice of the workload, from an empty engine to its last token."""
         arm = self.open(arm_points(comparison)[trial.arm or "A"])
-        return measure_run(
-            self._context(arm, self._subject_of(arm, comparison), plan_hash),
-            arm.point,
-            trial,
-            attempt,
-            self._slice(arm, comparison, trial),
-            arm.concurrency,
-            injected=comparison.injected,
-        )
+        context = self._context(arm, self._subject_of(arm, comparison), plan_hash)
+        source = self._slice(arm, comparison, trial)
+        if arm.window_steps is not None:
+            return measure_window(
+                context,
+                arm.point,
+                trial,
+                attempt,
+                source,
+                arm.concurrency,
+                arm.window_steps,
+                injected=comparison.injected,
+            )
+        return measure_run(context, arm.point, trial, attempt, source, arm.concurrency, injected=comparison.injected)
 
     def _slice(self, arm: OpenArm, comparison: ComparisonPlan, trial: Trial) -> RequestSource:
         source = arm.source(trial.seed)

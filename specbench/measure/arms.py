@@ -56,6 +56,12 @@ class OpenArm:
         return None if timeout is None else parse_duration(timeout)
 
     @property
+    def window_steps(self) -> int | None:
+        """Decode steps that are timed from a synthetic cache; None: whole requests are measured."""
+        windows = self.resolved.scenario.measure.windows
+        return None if windows is None else windows.steps
+
+    @property
     def acceptance(self) -> Acceptance:
         """Which draft tokens it commits."""
         return self.resolved.scenario.acceptance
@@ -224,7 +230,9 @@ class Arms:
     def _content(self, resolved: ResolvedScenario, facts: _Facts) -> Content:
         """The workload of a point; points with the same one share it."""
         scenario = resolved.scenario
-        key = repr((scenario.workload, scenario.model, scenario.acceptance.mode, facts))
+        device, windows = scenario.engine.device, scenario.measure.windows
+        parts = (scenario.workload, scenario.model, scenario.drafter, scenario.acceptance.mode, device, windows)
+        key = repr((*parts, facts))
         if key not in self._contents:
             self._contents[key] = build_content(scenario, facts.vocab_size, facts.directory)
         return self._contents[key]

@@ -16,6 +16,10 @@ if TYPE_CHECKING:
     from specbench.engine.sampling.params import SamplingParams
 
 
+Submit = Callable[[Sequence[int], "SamplingParams", str], InFlight]
+"""Prompt ids, parameters, request id."""
+
+
 @dataclass(frozen=True)
 class PlannedRequest:
     """One request before it is sent."""
@@ -128,6 +132,7 @@ class Admission:
     :param build: makes the request of a later turn: see :meth:`RequestSource.build`.
     :param turns_of: how many turns a conversation has.
     :param next_first_turn: the first turn of the next conversation, None when there is none left.
+    :param submit: how a request is sent; None: :meth:`Subject.submit`.
     """
 
     def __init__(
@@ -139,7 +144,9 @@ class Admission:
         build: Callable[[int, int, Sequence[Sequence[int]]], PlannedRequest],
         turns_of: Callable[[int], int],
         next_first_turn: Callable[[], PlannedRequest | None],
+        submit: Submit | None = None,
     ) -> None:
+        self._submit = submit or subject.submit
         self.flights: list[Flight] = []
         self.active: dict[int, Flight] = {}
         self._subject = subject
@@ -188,7 +195,7 @@ class Admission:
     def _send(self, planned: PlannedRequest, start_ns: int) -> None:
         """Submit one request. One that cannot be served ends its conversation; a first turn, the run."""
         try:
-            state = self._subject.submit(planned.prompt_token_ids, planned.params, planned.request_id)
+            state = self._submit(planned.prompt_token_ids, planned.params, planned.request_id)
         except InputError as error:
             if planned.turn == 0:
                 raise

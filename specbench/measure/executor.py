@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
-from specbench.measure import trials
+from specbench.measure import trials, window_trials
 from specbench.measure.clock import Clock
 from specbench.measure.driver import NoProgress, ProgressObserver, RequestSource
 from specbench.measure.interruption import StopSignal
@@ -19,12 +19,21 @@ from specbench.scenario.plan import RunPlan, Trial
 
 
 @dataclass(frozen=True)
+class Window:
+    """What fills the cache before a window's ``steps``, from a trial's seed."""
+
+    source: Callable[[int], RequestSource]
+    steps: int
+
+
+@dataclass(frozen=True)
 class Load:
     """What is sent in every trial of a point.
 
     :param source: builds the requests of a trial from its seed.
     :param warmup: builds the warm-up requests from a trial's seed; None goes without.
     :param label: of the content; ``note`` is what else must be said of it.
+    :param windows: by point, what is measured in place of whole requests; empty: whole requests are.
     """
 
     source: Callable[[int], RequestSource]
@@ -33,6 +42,7 @@ class Load:
     label: str
     note: str | None = None
     timeout_s: float | None = None
+    windows: tuple[Window, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -86,6 +96,11 @@ def warm_up(run: Run, trial: Trial) -> WarmUp | None:
     """Send the warm-up requests; what they did is in no figure."""
     if run.load.warmup is None:
         return None
+    if run.load.windows:
+        window = run.load.windows[trial.point]
+        run.observers.announce("warm-up: a few steps from a synthetic cache, not measured")
+        context = _context(run, NoProgress())
+        return window_trials.warm_up_window(context, window.source(trial.seed), run.load.concurrency)
     source = run.load.warmup(trial.seed)
     run.observers.announce(f"warm-up: {len(source.num_turns)} requests, not measured")
     return trials.warm_up(_context(run, NoProgress()), source, run.load.concurrency)
@@ -94,6 +109,8 @@ def warm_up(run: Run, trial: Trial) -> WarmUp | None:
 def measure_trial(run: Run, trial: Trial, warmup: WarmUp | None) -> tuple[TrialRecord, list[RequestRecord]]:
     """Measure one trial and return its lines, not yet written."""
     title = f"trial {trial.trial + 1} of {len(run.plan.trials)}"
+    if run.load.windows:
+        return _measure_window(run, trial, warmup, title)
     measured = trials.measure_run(
         _context(run, run.observers.progress(title)),
         run.plan.points[trial.point],
@@ -102,6 +119,24 @@ def measure_trial(run: Run, trial: Trial, warmup: WarmUp | None) -> tuple[TrialR
         run.load.source(trial.seed),
         run.load.concurrency,
         timeout_s=run.load.timeout_s,
+        warmup=warmup,
+    )
+    return measured.record, measured.requests
+
+
+def _measure_window(
+    run: Run, trial: Trial, warmup: WarmUp | None, title: str
+) -> tuple[TrialRecord, list[RequestRecord]]:
+    point, window = run.plan.points[trial.point], run.load.windows[trial.point]
+    context = _context(run, run.observers.progress(title))
+    measured = window_trials.measure_window(
+        replace(context, axes={**context.axes, **point.coordinates}),
+        point,
+        trial,
+        run.folder.next_attempt(trial.trial),
+        window.source(trial.seed),
+        run.load.concurrency,
+        window.steps,
         warmup=warmup,
     )
     return measured.record, measured.requests

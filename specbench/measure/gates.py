@@ -11,9 +11,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from statistics import median
 
+from specbench.measure.labels import split_label
 from specbench.measure.load import NOT_JUDGED
+from specbench.measure.simulation_gate import gate_simulation
 from specbench.measure.telemetry import step_durations_ns
-from specbench.records import Gate, RequestRecord, TrialRecord
+from specbench.records import WINDOW, Gate, RequestRecord, TrialRecord
 
 PASS, WARN, FAIL, NOT_APPLICABLE = "pass", "warn", "fail", "n/a"
 
@@ -44,7 +46,7 @@ def gate_completeness(measured: Measured) -> Gate:
     """Did every trial get to its end, and every request of it?"""
     cut = [trial for trial in measured.trials if trial.status != "complete"]
     sent = sum(request.finish_reason != "error" for request in measured.requests)
-    done = sum(request.finish_reason in ("stop", "length") for request in measured.requests)
+    done = sum(request.finish_reason in ("stop", "length", WINDOW) for request in measured.requests)
     planned = sum(trial.planned_requests for trial in measured.trials)
     counts = f"{sent} of {planned} requests were sent, {done} ended"
     if cut:
@@ -199,7 +201,7 @@ def gate_clocks(measured: Measured) -> Gate:
 
 def gate_degeneration(measured: Measured) -> Gate:
     """Did outputs end in repetition loops, which drafters guess for free?"""
-    labels = {trial.label for trial in measured.trials} & set(NOT_JUDGED.values())
+    labels = {part for trial in measured.trials for part in split_label(trial.label)} & set(NOT_JUDGED.values())
     if labels:
         return Gate("repetition loops", NOT_APPLICABLE, f"content is not judged under {labels.pop()}")
     if not measured.requests or any(not t.subject.get("capabilities", {}).get("token_ids") for t in measured.trials):
@@ -242,6 +244,11 @@ def gate_content(measured: Measured) -> Gate:
     return Gate("content", PASS if labels == ["natural"] else WARN, detail)
 
 
+def gate_declared_times(measured: Measured) -> Gate:
+    """See :mod:`specbench.measure.simulation_gate`."""
+    return gate_simulation(measured.trials)
+
+
 GATES: tuple[Callable[[Measured], Gate], ...] = (
     gate_completeness,
     gate_requests,
@@ -255,6 +262,7 @@ GATES: tuple[Callable[[Measured], Gate], ...] = (
     gate_eager_fallbacks,
     gate_preemptions,
     gate_prefix_cache,
+    gate_declared_times,
     gate_profiler,
     gate_other_load,
     gate_clocks,

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from specbench.measure.counters import CounterReading
 from specbench.measure.defects import Defect, build_defect
 from specbench.measure.subject import Capabilities, InFlight, Subject, Telemetry
 
@@ -77,6 +78,12 @@ class InjectedSubject:
         self._requests.append(request)
         return request
 
+    def submit_cached(self, prompt_token_ids: Sequence[int], params: SamplingParams, request_id: str) -> InFlight:
+        """See :class:`Subject`."""
+        request = self._inner.submit_cached(prompt_token_ids, params, request_id)
+        self._requests.append(request)
+        return request
+
     def advance(self) -> None:
         """One step, and what the running arm's defect makes of it."""
         if self._arm is None:
@@ -94,6 +101,10 @@ class InjectedSubject:
     def switch(self, choices: Mapping[str, str]) -> None:
         """See :class:`Subject`."""
         self._inner.switch(choices)
+
+    def read_counters(self) -> CounterReading | None:
+        """See :class:`Subject`."""
+        return self._inner.read_counters()
 
     def settle(self) -> None:
         """See :class:`Subject`. A step may end in it."""

@@ -7,9 +7,11 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from specbench.device.times import SIM
 from specbench.engine.sampling.params import SamplingParams
 from specbench.errors import ModelNotFoundError, PromptTooLongError
 from specbench.measure.driver import PlannedRequest
+from specbench.measure.labels import FORCED, REPLAYED, join_label
 from specbench.scenario.resolve import workload_settings
 from specbench.scenario.schema import Scenario
 from specbench.workloads.base import (
@@ -21,10 +23,9 @@ from specbench.workloads.base import (
 )
 from specbench.workloads.tokenizer import Tokenizer
 
-FORCED = "forced acceptance"
-REPLAYED = "replayed acceptance"
 NOT_JUDGED = {"forced": FORCED, "replay": REPLAYED}
 """Label of content by the mode of acceptance that does not look at it."""
+MADE_UP_NOTE = "SIMULATED: no token was computed, ids are made up by request seed and position"
 RANDOM_WEIGHTS_NOTE = "seeded random weights: outputs are noise, and so is their acceptance"
 WARMUP_OUTPUT_TOKENS = 32
 """Cap on a warm-up request's output: enough to run every kind of step several times."""
@@ -34,7 +35,7 @@ WARMUP_OUTPUT_TOKENS = 32
 class Content:
     """A workload ready to be sent.
 
-    :param label: ``natural``, ``synthetic input``, ``forced acceptance`` or ``replayed acceptance``.
+    :param label: see :mod:`specbench.measure.labels`.
     :param note: what else a reader of acceptance figures must know.
     """
 
@@ -62,6 +63,9 @@ def build_content(scenario: Scenario, vocab_size: int, tokenizer_path: Path | No
     elif random_weights:
         label = SYNTHETIC
     note = RANDOM_WEIGHTS_NOTE if random_weights and kind != "random_tokens" else None
+    simulated = scenario.engine.device == SIM
+    label = join_label(label, simulated=simulated, synthetic_cache=scenario.measure.windows is not None)
+    note = MADE_UP_NOTE if simulated else note
     return Content(workload.conversations(), ConversationPrompter(tokenizer), tokenizer, label, note)
 
 

@@ -227,6 +227,7 @@ GATES: tuple[Callable[[Witnessed], Gate], ...] = (
     gate_collection,
     _of_run(gates.gate_preemptions),
     _of_run(gates.gate_prefix_cache),
+    _of_run(gates.gate_declared_times),
     _of_run(gates.gate_profiler),
     gate_other_load,
     gate_clocks,

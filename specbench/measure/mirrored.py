@@ -15,6 +15,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from specbench.measure.clock import Clock
+from specbench.measure.counters import UNREAD, Readings
 from specbench.measure.driver import (
     Admission,
     LoopResult,
@@ -34,12 +35,14 @@ class Edges:
     """The timed steps of one period lie between these two moments, the device idle at both. Clock nanoseconds.
 
     :param client_ns: time between timed steps that the load generator took for itself.
+    :param counters: as they were read at both, outside of what is timed.
     """
 
     arm: str
     start_ns: int
     end_ns: int
     client_ns: int
+    counters: Readings = UNREAD
 
 
 @dataclass(frozen=True)
@@ -67,6 +70,8 @@ class MirroredPass:
     :param mask: the arm of each period.
     :param choices: arm -> toggle -> variant. Both arms are switched to at every period, equal choices included.
     :param arm_started: told the arm at every switch.
+    :param from_cache: the first requests begin with their prompts in the cache, put there and not computed; none of
+        them may end within the pass.
     """
 
     subject: Subject
@@ -79,6 +84,7 @@ class MirroredPass:
     period_steps: int
     guard_steps: int
     arm_started: Callable[[str], None] | None = None
+    from_cache: bool = False
     progress: ProgressObserver = field(default_factory=NoProgress)
 
     _admission: Admission = field(init=False)
@@ -94,6 +100,7 @@ class MirroredPass:
             build=self.source.build,
             turns_of=self.source.turns_of,
             next_first_turn=self._next_first_turn,
+            submit=self.subject.submit_cached if self.from_cache else None,
         )
 
     def run(self) -> PassResult:
@@ -103,7 +110,8 @@ class MirroredPass:
         :raises EngineError: the subject failed.
         """
         edges: list[Edges] = []
-        self._build_ahead(2 * self.concurrency)  # the first batch, and what follows it
+        # The first batch, and what follows it.
+        self._build_ahead(self.concurrency if self.from_cache else 2 * self.concurrency)
         self.subject.settle()
         origin_ns = self.clock.now_ns()
         self._admission.fill(origin_ns)
@@ -134,11 +142,13 @@ class MirroredPass:
         self.subject.settle()
         self._collect()
         self._client_ns = 0
+        before = self.subject.read_counters()
         start_ns = self.clock.now_ns()
         if not self._advance(self.period_steps):
             return None
         self.subject.settle()
-        return Edges(arm, start_ns, self.clock.now_ns(), self._client_ns)
+        end_ns = self.clock.now_ns()
+        return Edges(arm, start_ns, end_ns, self._client_ns, (before, self.subject.read_counters()))
 
     def _advance(self, steps: int) -> bool:
         """Run so many steps, requests sent between them; False when a stop was requested."""
@@ -158,7 +168,8 @@ class MirroredPass:
     def _pause(self, periods_done: int, origin_ns: int) -> None:
         """Between two periods, in no figure: send what follows requests that ended in the last step, build ahead."""
         self._collect()
-        self._build_ahead(self.concurrency)
+        if not self.from_cache:
+            self._build_ahead(self.concurrency)
         now_ns = self.clock.now_ns()
         if self.progress.is_due(now_ns):
             self.progress.show(self._measure_progress(periods_done, now_ns - origin_ns))

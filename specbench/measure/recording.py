@@ -4,16 +4,17 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
 from specbench.device.tracing import Span
 from specbench.measure import intervals, telemetry
+from specbench.measure.counters import UNREAD, Readings, add_counts, count_between
 from specbench.measure.driver import Flight, LoopResult, in_order
 from specbench.measure.mirrored import Edges, PassResult
 from specbench.measure.subject import Telemetry
-from specbench.records import Period, RangeTimes, RequestRecord, StepTable
+from specbench.records import WINDOW, Period, RangeTimes, RequestRecord, StepTable, ToggleCounts
 
 Decode = Callable[[Sequence[int]], str]
 PERIODS_PER_QUAD = 4
@@ -38,6 +39,7 @@ class Window:
     :param wall_ns: what the figures are over: the whole window, or the timed periods of a pass.
     :param acceptance_length: over the same steps as the other figures.
     :param steps: all of the window, those between timed periods included.
+    :param counters: see :class:`~specbench.records.TrialRecord`.
     """
 
     wall_ns: int
@@ -48,6 +50,7 @@ class Window:
     device_busy: RangeTimes | None
     ranges: dict[str, RangeTimes]
     periods: list[Period] = field(default_factory=list)
+    counters: ToggleCounts | None = None
 
     @property
     def output_tokens_per_s(self) -> float | None:
@@ -55,8 +58,12 @@ class Window:
         return self.committed_tokens / self.wall_ns * 1e9 if self.wall_ns > 0 else None
 
 
-def record_window(loop: LoopResult, found: Telemetry, has_token_ids: bool) -> Window:
-    """Cut what the subject recorded to a run's window: from the first admission to the last commit."""
+def record_window(loop: LoopResult, found: Telemetry, has_token_ids: bool, counters: Readings = UNREAD) -> Window:
+    """Cut what the subject recorded to a run's window: from the first admission to the last commit.
+
+    :param counters: as they were read around the loop. They are kept with every step that ran in between: one that was
+        launched ahead and committed nothing was prepared like the others.
+    """
     commits = [_last_commit_ns(flight) for flight in loop.flights]
     end_ns = max((commit for commit in commits if commit is not None), default=loop.origin_ns)
     # A step that ended later (launched ahead, for a request that turned out to have ended) committed nothing.
@@ -69,6 +76,7 @@ def record_window(loop: LoopResult, found: Telemetry, has_token_ids: bool) -> Wi
         steps=steps,
         device_busy=_merge_busy(found.busy, loop.origin_ns, end_ns),
         ranges=telemetry.gather_ranges(found.spans, loop.origin_ns, end_ns),
+        counters=count_between(counters, len(found.steps)),
     )
 
 
@@ -90,6 +98,52 @@ def record_pass(result: PassResult, found: Telemetry, has_token_ids: bool) -> Wi
         device_busy=_merge_busy(found.busy, origin_ns, result.end_ns),
         ranges=telemetry.gather_ranges(found.spans, origin_ns, result.end_ns),
         periods=periods,
+        counters=add_counts(count_between(e.counters, p.num_steps) for e, p in zip(result.edges, periods, strict=True)),
+    )
+
+
+def record_timed(result: PassResult, found: Telemetry, has_token_ids: bool) -> Window:
+    """Cut what the subject recorded to the one timed period of a pass, whose beginning is the window's origin.
+
+    Tokens are hashed from the first step on, those before the period included.
+    """
+    edge = timed_period(result)
+    start_ns, end_ns = edge.start_ns, edge.end_ns
+    rows = [step for step in found.steps if start_ns < step.output_ns <= end_ns]
+    steps = StepTable.of(rows, start_ns)
+    return Window(
+        wall_ns=end_ns - start_ns,
+        committed_tokens=_tokens_between(result.loop.flights, [edge]),
+        tokens_sha256=_hash_outputs(result.loop) if has_token_ids else None,
+        acceptance_length=telemetry.count_acceptance([steps]).length,
+        steps=steps,
+        device_busy=_merge_busy(found.busy, start_ns, end_ns),
+        ranges=telemetry.gather_ranges(found.spans, start_ns, end_ns),
+        counters=count_between(edge.counters, len(rows)),
+    )
+
+
+def timed_period(result: PassResult) -> Edges:
+    """The one timed period of a pass; of one that was cut before its end, an empty one there."""
+    return result.edges[0] if result.edges else Edges("A", result.end_ns, result.end_ns, 0)
+
+
+def cut_to_period(request: RequestRecord, origin_ns: int, edge: Edges) -> RequestRecord:
+    """A request as its window saw it: it began before, and has neither a first token nor an end.
+
+    :param origin_ns: of the loop that ``request`` was recorded in.
+    """
+    first_ms, last_ms = ((moment - origin_ns) / 1e6 - request.start_ms for moment in (edge.start_ns, edge.end_ns))
+    chunks = zip(request.chunk_ms, request.chunk_sizes, strict=True)
+    kept = [(time_ms - first_ms, size) for time_ms, size in chunks if first_ms < time_ms <= last_ms]
+    return replace(
+        request,
+        start_ms=0.0,
+        ttft_ms=None,
+        e2e_ms=None,
+        finish_reason=WINDOW,
+        chunk_ms=[time_ms for time_ms, _ in kept],
+        chunk_sizes=[size for _, size in kept],
     )
 
 

@@ -22,6 +22,7 @@ from specbench.device.tracing import Span
 from specbench.engine.config import EngineConfig
 from specbench.engine.optimizations.base import load_toggle
 from specbench.errors import InputError
+from specbench.measure.counters import CounterReading
 from specbench.measure.server_process import ProcessSettings, ServerProcess
 from specbench.measure.subject import Capabilities, Telemetry
 from specbench.measure.wire import Message, pack_settings
@@ -153,9 +154,26 @@ class RemoteSubject:
         """See :class:`Subject`."""
         self._tell("settle")
 
+    def submit_cached(
+        self,
+        prompt_token_ids: Sequence[int],  # noqa: ARG002
+        params: SamplingParams,  # noqa: ARG002
+        request_id: str,  # noqa: ARG002
+    ) -> RemoteRequest:
+        """See :class:`Subject`; refused: what is asked over the pipe are whole requests."""
+        raise InputError("an arm in a process of its own cannot be given a filled cache", where="measure.windows")
+
     def switch(self, choices: Mapping[str, str]) -> None:
         """See :class:`Subject`."""
         self._tell("switch", choices=dict(choices))
+
+    def read_counters(self) -> CounterReading | None:
+        """See :class:`Subject`. They are part of what a subject says of itself; None where its commit left them out."""
+        toggles = self._server.ask("describe")["description"].get("toggles")
+        if toggles is None or not all("counters" in toggle for toggle in toggles.values()):
+            return None
+        variants = {name: toggle["variant"] for name, toggle in toggles.items()}
+        return CounterReading(variants, {name: toggle["counters"] for name, toggle in toggles.items()})
 
     def drain(self) -> Telemetry:
         """See :class:`Subject`."""

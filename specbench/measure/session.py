@@ -198,6 +198,13 @@ def require_same_run(path: Path, plan: RunPlan, environment: Mapping[str, Any]) 
     :raises ResultsError: names what differs.
     """
     found = read_plan(path)
+    kind = found.get("kind", plan.kind)
+    if kind != plan.kind:
+        raise ResultsError(
+            f"the folder is of {kind}, not of {plan.kind}",
+            where=f"--resume {path}",
+            hint=f"specbench {kind} --resume {path}",
+        )
     if found.get("plan_hash") != plan.sha256:
         raise ResultsError(
             f"the folder was planned as {str(found.get('plan_hash'))[:8]}, and what is asked for is {plan.sha256[:8]}",

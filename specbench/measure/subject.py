@@ -10,6 +10,7 @@ from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
 from specbench.device.tracing import RangeRecorder, Span, Tracer
+from specbench.measure.counters import CounterReading
 from specbench.records import StepRecord
 
 if TYPE_CHECKING:
@@ -82,6 +83,13 @@ class Subject(Protocol):
         """
         ...
 
+    def submit_cached(self, prompt_token_ids: Sequence[int], params: SamplingParams, request_id: str) -> InFlight:
+        """Admit one request at once, its prompt counted as prefilled: the next step generates.
+
+        :raises InputError: there is no room for it, or a cache that could be filled.
+        """
+        ...
+
     def advance(self) -> None:
         """Let time pass: one step of an engine, the next answer of a server."""
         ...
@@ -95,6 +103,10 @@ class Subject(Protocol):
 
         :raises InputError: a toggle or variant it does not have.
         """
+        ...
+
+    def read_counters(self) -> CounterReading | None:
+        """What its variants have counted so far; None where it does not tell. Between steps; takes no device time."""
         ...
 
     def settle(self) -> None:
@@ -185,7 +197,7 @@ class BuiltinSubject:
         loaded = engine.loaded
         description = {
             "model": loaded.source,
-            "weights": config.model.weights,
+            "weights": config.model.weights if engine.device.computes else "none",
             "fingerprint": loaded.fingerprint,
             "num_parameters": loaded.num_parameters,
         }
@@ -193,7 +205,8 @@ class BuiltinSubject:
 
     def _lend_device(self, config: EngineConfig, tracer: Tracer) -> _DeviceLease | None:
         own, lease = self._engine.config, self._lease
-        if lease is None or (own.device, own.num_threads) != (config.device, config.num_threads):
+        opened = (own.device, own.num_threads, own.device_times)
+        if lease is None or opened != (config.device, config.num_threads, config.device_times):
             return None
         if lease.tracer is not tracer:
             raise ValueError("subjects that share a device need the same tracer")
@@ -224,7 +237,9 @@ class BuiltinSubject:
         return self._engine.has_work
 
     def describe(self) -> dict[str, Any]:
-        """See :class:`Subject`. ``toggles``: the variant that stands now, and each one's counts since it was built."""
+        """See :class:`Subject`. ``toggles``: the variant that stands now, and each one's counts since it was built;
+        ``device_counters``: what the device counted since it was opened.
+        """
         engine = self._engine
         counters = engine.read_counters()
         return {
@@ -232,12 +247,17 @@ class BuiltinSubject:
             "capabilities": asdict(self.capabilities),
             "engine": asdict(engine.config),
             "toggles": {n: {"variant": v, "counters": counters[n]} for n, v in engine.variants.items()},
+            "device_counters": engine.device.read_counters(),
             **self._description,
         }
 
     def submit(self, prompt_token_ids: Sequence[int], params: SamplingParams, request_id: str) -> InFlight:
         """See :class:`Subject`."""
         return self._engine.add_request(prompt_token_ids, params, request_id=request_id)
+
+    def submit_cached(self, prompt_token_ids: Sequence[int], params: SamplingParams, request_id: str) -> InFlight:
+        """See :class:`Subject`."""
+        return self._engine.add_cached_request(prompt_token_ids, params, request_id=request_id)
 
     def advance(self) -> None:
         """See :class:`Subject`."""
@@ -250,6 +270,10 @@ class BuiltinSubject:
     def switch(self, choices: Mapping[str, str]) -> None:
         """See :class:`Subject`. Requests keep the tokens of a step that ends here."""
         self._engine.switch(choices)
+
+    def read_counters(self) -> CounterReading:
+        """See :class:`Subject`."""
+        return CounterReading(self._engine.variants, self._engine.read_counters())
 
     def settle(self) -> None:
         """See :class:`Subject`."""

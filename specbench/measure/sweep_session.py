@@ -17,6 +17,7 @@ from specbench.measure.replay import replay_recorded
 from specbench.measure.results_folder import PLAN, ResultsFolder
 from specbench.measure.session import read_question
 from specbench.measure.trials import TrialContext, measure_run, warm_up
+from specbench.measure.window_trials import measure_window, warm_up_window
 from specbench.records import FAILED, Evidence, RequestRecord, StepTable, TrialRecord, WarmUp
 from specbench.scenario.masking import mask
 from specbench.scenario.plan import PlanPoint, RunPlan, Trial
@@ -94,6 +95,12 @@ class _Sweep:
             self._joined = True
         context = arm.context(self._clock, self._stop, self._plan.sha256, self._kept)
         warmup = self._warm_up(context, arm, trial)
+        if arm.window_steps is not None:
+            source = arm.source(trial.seed)
+            window = measure_window(
+                context, point, trial, attempt, source, arm.concurrency, arm.window_steps, warmup=warmup
+            )
+            return window.record, window.requests
         measured = measure_run(
             context,
             point,
@@ -111,6 +118,8 @@ class _Sweep:
         count = arm.resolved.scenario.measure.warmup_requests
         if not count or not self._arms.is_new(trial.point):
             return None
+        if arm.window_steps is not None:
+            return warm_up_window(context, arm.source(trial.seed), arm.concurrency)
         source: RequestSource = WarmUpSource(arm.source(trial.seed), count)
         return warm_up(context, replay_recorded(arm.acceptance, source, warm_up=True), arm.concurrency)
 

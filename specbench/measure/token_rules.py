@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from specbench.engine.optimizations.base import Exactness
 from specbench.measure.effects import NO_TOKENS
-from specbench.measure.load import REPLAYED
+from specbench.measure.labels import REPLAYED, split_label
 from specbench.measure.unit_table import THROUGHPUT, TIME, UnitTable
 from specbench.measure.units import MeasuredBlock
 from specbench.records import Divergence, Gate
@@ -117,7 +117,7 @@ def _apply_numerics(
         rule = "numerically-equivalent, measured in float32: tokens must be identical"
         return rule, "fail" if identical is False else unknown
     name = " and ".join(sorted(dtypes))
-    if any(trial.label == REPLAYED for block in blocks for trial in block.trials):
+    if any(REPLAYED in split_label(trial.label) for block in blocks for trial in block.trials):
         rule = (
             f"numerically-equivalent, measured in {name} with replayed acceptance: as many tokens a step, not the same"
         )

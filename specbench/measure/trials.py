@@ -98,16 +98,18 @@ def measure_run(
     :raises InputError: a first turn can never be served.
     :raises EngineError: the subject failed.
     """
-    with _injecting(context.subject, injected) as subject:
+    with injecting(context.subject, injected) as subject:
         if isinstance(subject, InjectedSubject):
             subject.arm_started(trial.arm)
         loop_of = _closed_loop(context, subject, source, concurrency, timeout_s, context.progress)
-        with _observing(context, subject) as seen:
+        counted = subject.read_counters()
+        with observing(context, subject) as seen:
             loop = loop_of.run()
         evidence = seen.evidence(loop.client_ns)
-        window = record_window(loop, subject.drain(), subject.capabilities.token_ids)
-    measured = _Measured(seen.started_utc, loop, window, evidence, warmup, injected)
-    return _finish(context, point, trial, attempt, measured)
+        counters = (counted, subject.read_counters())
+        window = record_window(loop, subject.drain(), subject.capabilities.token_ids, counters)
+    measured = Measurement(seen.started_utc, loop, window, evidence, warmup, injected)
+    return finish_trial(context, point, trial, attempt, measured)
 
 
 def measure_pass(
@@ -120,6 +122,8 @@ def measure_pass(
     choices: Choices,
     settings: AbSettings,
     injected: Defects | None = None,
+    *,
+    from_cache: bool = False,
 ) -> MeasuredTrial:
     """Run the periods of ``trial.mask``, each in its arm, and cut what is in flight then.
 
@@ -127,11 +131,12 @@ def measure_pass(
 
     :param choices: of both arms.
     :param injected: known defects by arm, each in its arm's periods alone.
+    :param from_cache: begin with the prompts in the cache, put there and not computed.
     :raises InputError: the trial has no mask, the subject cannot switch, or a first turn can never be served.
     :raises EngineError: the subject failed.
     """
     mask = _require_mask(context.subject, trial)
-    with _injecting(context.subject, injected) as subject:
+    with injecting(context.subject, injected) as subject:
         one_pass = MirroredPass(
             subject=subject,
             source=source,
@@ -143,15 +148,16 @@ def measure_pass(
             period_steps=settings.period_steps,
             guard_steps=settings.guard_steps,
             arm_started=subject.arm_started if isinstance(subject, InjectedSubject) else None,
+            from_cache=from_cache,
             progress=context.progress,
         )
         # A segment is replayed at once: old objects are looked through before its first pass alone.
-        with _observing(context, subject, young_only=trial.pass_ > 0) as seen:
+        with observing(context, subject, young_only=trial.pass_ > 0) as seen:
             result = one_pass.run()
         evidence = seen.evidence(result.loop.client_ns)
         window = record_pass(result, subject.drain(), subject.capabilities.token_ids)
-    measured = _Measured(seen.started_utc, result.loop, window, evidence, None, injected)
-    return _finish(context, point, trial, attempt, measured)
+    measured = Measurement(seen.started_utc, result.loop, window, evidence, None, injected)
+    return finish_trial(context, point, trial, attempt, measured)
 
 
 def _require_mask(subject: Subject, trial: Trial) -> str:
@@ -166,7 +172,7 @@ def _require_mask(subject: Subject, trial: Trial) -> str:
 
 
 @contextlib.contextmanager
-def _injecting(subject: Subject, injected: Defects | None) -> Iterator[Subject]:
+def injecting(subject: Subject, injected: Defects | None) -> Iterator[Subject]:
     """``subject`` with the defects in it, none of them left at work afterwards."""
     wrapped = InjectedSubject(subject, injected) if injected and not isinstance(subject, InjectedSubject) else subject
     try:
@@ -216,14 +222,17 @@ class _Observation:
 
 
 @contextlib.contextmanager
-def _observing(context: TrialContext, subject: Subject, *, young_only: bool = False) -> Iterator[_Observation]:
+def observing(context: TrialContext, subject: Subject, *, young_only: bool = False) -> Iterator[_Observation]:
+    """Look at the machine around a window, with the garbage collector off in it."""
     seen = _Observation(context, subject)
     with without_collection(young_only=young_only) as seen.collections:
         yield seen
 
 
 @dataclass(frozen=True)
-class _Measured:
+class Measurement:
+    """What a trial came to, before it is put into lines."""
+
     started_utc: str
     loop: LoopResult
     window: Window
@@ -232,7 +241,10 @@ class _Measured:
     injected: Defects | None
 
 
-def _finish(context: TrialContext, point: PlanPoint, trial: Trial, attempt: int, measured: _Measured) -> MeasuredTrial:
+def finish_trial(
+    context: TrialContext, point: PlanPoint, trial: Trial, attempt: int, measured: Measurement
+) -> MeasuredTrial:
+    """The lines of a trial, and what its requests committed."""
     flights = [flight for flight in in_order(measured.loop.flights) if flight.state]
     return MeasuredTrial(
         record=_record_trial(context, point, trial, attempt, measured),
@@ -243,7 +255,7 @@ def _finish(context: TrialContext, point: PlanPoint, trial: Trial, attempt: int,
 
 
 def _record_trial(
-    context: TrialContext, point: PlanPoint, trial: Trial, attempt: int, measured: _Measured
+    context: TrialContext, point: PlanPoint, trial: Trial, attempt: int, measured: Measurement
 ) -> TrialRecord:
     window = measured.window
     seen = {"profile": context.profile, **({"content_note": context.note} if context.note else {})}
@@ -278,4 +290,5 @@ def _record_trial(
         process=trial.process,
         periods=window.periods,
         injected={arm: dict(defect) for arm, defect in measured.injected.items()} if measured.injected else None,
+        counters=window.counters,
     )

@@ -12,10 +12,12 @@ from typing import Any, Protocol
 from specbench.device.tracing import NullTracer, Tracer
 from specbench.errors import InputError
 
-_NEXT_STEP_STAGES = frozenset({"schedule", "prepare_inputs", "populate_sampling_params"})
+_NEXT_STEP_STAGES = frozenset(
+    {"schedule", "prepare_inputs", "populate_sampling_params", "stage_block_offsets", "fill_state_indices"}
+)
 _OLDEST_STEP_STAGES = frozenset({"wait_output", "update"})
 _DEVICE_STEP = "device_step"
-_BETWEEN_STEPS = frozenset({"copy_to_device", "synchronize"})
+_BETWEEN_STEPS = frozenset({"copy_to_device", "gather_sampling_params", "synchronize"})
 
 Mark = AbstractContextManager[Any]
 

@@ -24,6 +24,7 @@ from specbench.records.comparison import (
     RangeEffect,
     Unit,
 )
+from specbench.records.counts import ToggleCounts, VariantCounts
 from specbench.records.trial import (
     BUDGET,
     COMPLETE,
@@ -32,6 +33,7 @@ from specbench.records.trial import (
     SCHEMA_VERSION,
     STEP_COUNTS_BY_POSITION,
     STEP_TIMES,
+    WINDOW,
     Divergence,
     Evidence,
     LookRecord,
@@ -60,6 +62,7 @@ __all__ = [
     "STEP_COUNTS_BY_POSITION",
     "STEP_TIMES",
     "SWAPPED",
+    "WINDOW",
     "Analysis",
     "Comparison",
     "Difference",
@@ -78,7 +81,9 @@ __all__ = [
     "RequestRecord",
     "StepRecord",
     "StepTable",
+    "ToggleCounts",
     "TrialRecord",
     "Unit",
+    "VariantCounts",
     "WarmUp",
 ]

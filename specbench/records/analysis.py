@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from specbench.records.comparison import INVALID, Comparison, Gate, Pooled
+from specbench.records.counts import ToggleCounts
 from specbench.records.trial import SCHEMA_VERSION, WarmUp
 
 
@@ -40,6 +41,7 @@ class Point:
     :param axes: the sweep's own coordinates of this point, scenario key in full -> value.
     :param error: why it could not be measured (status ``failed``).
     :param trial_tokens_per_s: output throughput of each trial; empty where a trial is not of this point alone.
+    :param counters: what its variants counted in the steps of this point.
     """
 
     point: int
@@ -86,6 +88,7 @@ class Point:
     axes: dict[str, Any] = field(default_factory=dict)
     error: str | None = None
     trial_tokens_per_s: list[float] = field(default_factory=list)
+    counters: ToggleCounts = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

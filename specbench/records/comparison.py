@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
+from specbench.records.counts import ToggleCounts
 from specbench.records.trial import Divergence
 
 INVALID = "INVALID"
@@ -100,8 +101,8 @@ class Comparison:
         baseline is the candidate minus one key) and ``pair``; ``A/A``, ``delay`` and ``swapped`` in ``selftest``.
     :param point: sweep coordinates of both arms, scenario key in full -> value; empty outside a sweep.
     :param design: ``mirrored`` or ``runs``; ``why_design`` says why it was chosen.
-    :param label: what of the content is to be said: ``natural``, ``synthetic input``, ``forced acceptance`` or
-        ``replayed acceptance``.
+    :param label: what of the content is to be said (see :mod:`specbench.measure.labels`); empty where no unit was
+        measured.
     :param metric: ``time`` (identical tokens) or ``throughput`` (tokens differ).
     :param verdict: as printed, without ``OUTPUT CHANGED: ``, which ``output_changed`` says.
     :param reasons: why INVALID.
@@ -115,6 +116,7 @@ class Comparison:
     :param second_line: robust figures: ``{hodges_lehmann_pct, ratio_of_sums_pct, sums_disagree, sign_positive,
         sign_negative, sign_p, num_outliers, lag1, lag1_limit, std_dev_pct}``.
     :param step_ms_quantiles: percentiles 0 to 100 of step times by arm, for plots.
+    :param counters: arm -> what its variants counted in the timed steps.
     :param in_words: what to make of it: hidden work, token differences, what was corrected for.
     """
 
@@ -167,6 +169,7 @@ class Comparison:
     not_computed: dict[str, str] = field(default_factory=dict)
     baseline_index: int = 0
     candidate_index: int = 0
+    counters: dict[str, ToggleCounts] = field(default_factory=dict)
 
     @property
     def headline(self) -> str:

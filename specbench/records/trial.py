@@ -7,6 +7,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
+from specbench.records.counts import ToggleCounts
+
 SCHEMA_VERSION = 1
 
 
@@ -54,6 +56,8 @@ class StepRecord:
 
 COMPLETE = ("complete", "timeout")
 """Status of a trial that is not measured again."""
+WINDOW = "window"
+"""Finish reason of a request that was cut with its decode window, as planned."""
 FAILED = "failed"
 """Status of a trial whose point could not be measured."""
 PLANNED, BUDGET = "planned", "budget"
@@ -112,7 +116,8 @@ class RequestRecord:
     :param start_ms: since the trial's origin, when the request might be admitted; other times count from
         there.
     :param output_sha256: of the output ids, a little-endian u32 count, then u32 ids.
-    :param finish_reason: ``stop``, ``length``, ``abort`` (cut by the user or a time limit) or ``error``.
+    :param finish_reason: ``stop``, ``length``, ``window`` (cut with its window of ``measure.windows``; times and chunks
+        are those of the window), ``abort`` (cut by the user or a time limit) or ``error``.
     :param accepted_lengths: tokens committed by each target step, bonus included.
     :param chunk_ms: when each group of tokens reached the host; ``chunk_sizes`` how many tokens it had.
     :param repeated_tail_tokens: length of the repetition loop that the output ends in, 0 if none.
@@ -236,6 +241,8 @@ class TrialRecord:
     :param process: number of the fresh process; ``start`` counts interpreters that measured for it: a resumed command
         is another one.
     :param periods: of a mirrored pass, in order.
+    :param counters: what the variants that stood counted in the timed steps, both arms of a pass; None: what was
+        measured does not tell it.
     :param divergence: of the block whose last trial this is, None where both arms' tokens are equal.
     :param injected: known defect put into an arm on purpose, by ``selftest`` and tests.
     :param error: why the point failed (status ``failed``).
@@ -274,6 +281,7 @@ class TrialRecord:
     periods: list[Period] = field(default_factory=list)
     divergence: Divergence | None = None
     injected: dict[str, Any] | None = None
+    counters: ToggleCounts | None = None
     error: str | None = None
 
 

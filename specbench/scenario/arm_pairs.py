@@ -12,7 +12,7 @@ from specbench.records import CANDIDATE, Difference
 from specbench.scenario.conflicts import REPLAY
 from specbench.scenario.contributions import Arm, list_contributions, list_parts
 from specbench.scenario.designs import choose_design
-from specbench.scenario.differences import find_differences, refuse_unlike, weakest
+from specbench.scenario.differences import find_differences, refuse_simulated_beside_real, refuse_unlike, weakest
 from specbench.scenario.places import shorten
 from specbench.scenario.plan import MIRRORED, RUNS, AbSettings, ComparisonPlan, Question
 from specbench.scenario.point_book import PointBook
@@ -44,6 +44,7 @@ class PairBook(PointBook):
         first, second = (self.add(arm.scenario, arm.name, coordinates) for arm in (baseline, candidate))
         before, after = self.resolved[first].scenario, self.resolved[second].scenario
         refuse_unlike(before, after, names)
+        refuse_simulated_beside_real(before, after, names)
         differences = find_differences(before, after)
         if not differences:
             raise ScenarioError(

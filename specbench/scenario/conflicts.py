@@ -9,12 +9,15 @@ from typing import Any
 from specbench.engine.optimizations.base import load_toggle
 from specbench.errors import DeviceUnavailableError, UnknownNameError, WorkloadError, nearest_hint
 from specbench.registry import ATTENTION, DEVICES, DRAFTERS, OPTIMIZATIONS, WORKLOADS
+from specbench.scenario.applicable import applicable_toggles, find_inapplicable
 from specbench.scenario.machine import cuda_problem
 from specbench.scenario.masking import is_secret
 from specbench.scenario.places import Issue, describe_value, shorten
 from specbench.scenario.schema import Scenario
+from specbench.scenario.sim_conflicts import find_sim_conflicts
 from specbench.scenario.sweep_conflicts import find_sweep_conflicts
 from specbench.scenario.variants import OFF, ON
+from specbench.scenario.window_conflicts import find_window_conflicts
 from specbench.scenario.yaml12 import KeyPath
 
 REPLAY = "replay"
@@ -37,6 +40,8 @@ def find_conflicts(scenario: Scenario) -> list[Issue]:
         _process,
         _workload,
         _engine,
+        find_sim_conflicts,
+        find_window_conflicts,
         _optimizations,
         _variants,
         find_sweep_conflicts,
@@ -54,9 +59,9 @@ def draft_len_of(scenario: Scenario) -> int:
     return 0 if drafter.name == "none" else DEFAULT_DRAFT_LEN
 
 
-def complete_optimizations(chosen: Mapping[str, str]) -> dict[str, str]:
-    """``chosen``, with the recommended variant of every toggle that it does not name."""
-    production = {name: load_toggle(name).recommended for name in OPTIMIZATIONS}
+def complete_optimizations(chosen: Mapping[str, str], source: str) -> dict[str, str]:
+    """``chosen``, with the recommended variant of every toggle of model ``source`` that it does not name."""
+    production = {name: load_toggle(name).recommended for name in applicable_toggles(source)}
     return dict(sorted({**production, **chosen}.items()))
 
 
@@ -235,7 +240,8 @@ def _optimizations(scenario: Scenario) -> Iterator[Issue]:
     for index, name in enumerate(scenario.study or ()):
         if name not in OPTIMIZATIONS:
             yield _unknown(("study", index), "toggle", name, OPTIMIZATIONS)
-    chosen = complete_optimizations(scenario.optimizations)
+    yield from find_inapplicable(scenario)
+    chosen = complete_optimizations(scenario.optimizations, scenario.model.source)
     if all(name in OPTIMIZATIONS for name in chosen):
         yield from _toggle_pairs(chosen)
 

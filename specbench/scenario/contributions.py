@@ -91,12 +91,14 @@ def list_contributions(baseline: Arm, candidate: Arm, parts: Sequence[Part], *, 
 def combine(baseline: Scenario, candidate: Scenario, parts: Iterable[Part]) -> Scenario:
     """``baseline`` with the ``candidate``'s values of ``parts``; unchecked, its defaults open."""
     data: dict[str, Any] = {key: getattr(baseline, key) for key in type(baseline).model_fields}
-    toggles = complete_optimizations(candidate.optimizations)
-    data["optimizations"] = complete_optimizations(baseline.optimizations)
+    toggles = complete_optimizations(candidate.optimizations, candidate.model.source)
+    data["optimizations"] = complete_optimizations(baseline.optimizations, baseline.model.source)
     for key in (key for part in parts for key in part.keys):
         section, _, name = key.partition(".")
         if section == "optimizations":
-            data[section] = {**data[section], name: toggles[name]}
+            # A toggle that the candidate does not have is one that its model has no use for.
+            kept = {other: value for other, value in data[section].items() if other != name}
+            data[section] = {**kept, name: toggles[name]} if name in toggles else kept
         elif name:
             value = getattr(getattr(candidate, section), name)
             data[section] = data[section].model_copy(update={name: value})

@@ -88,6 +88,8 @@ def _issue(item: dict[str, Any], aliases: Mapping[str, str]) -> Issue:
     kind, value = item["type"], item["input"]
     if kind in ("extra_forbidden", "invalid_key"):
         return _unknown_key(path, aliases)
+    if kind == "missing":
+        return Issue(path, "is missing, and has no default")
     is_key = bool(path) and path[-1] == "[key]"
     path = path[:-1] if is_key else path
     found = "key " + describe_value(path[-1]) if is_key else describe_value(value)

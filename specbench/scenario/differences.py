@@ -10,6 +10,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from specbench.device.times import SIM
 from specbench.engine.config import positions_for
 from specbench.engine.optimizations.base import Exactness, load_toggle
 from specbench.errors import ScenarioError
@@ -58,6 +59,7 @@ _RULES = {
     "engine.attention": _Rule(_SHAPES, "another kernel sums in another order"),
     "engine.tokens_per_block": _Rule(_SHAPES, "attention reads the cache in other pieces"),
     "engine.num_threads": _Rule(_SHAPES, "sums are divided among threads differently"),
+    "engine.sim": _Rule(Exactness.BIT_IDENTICAL, "made-up tokens do not depend on declared times; a device of its own"),
     "engine.device": _Rule(_SHAPES, "another device's kernels sum in another order"),
     "engine.num_blocks": _Rule(
         _SHAPES, "a pool that may run out preempts requests, which are then computed again in other shapes"
@@ -130,6 +132,23 @@ def refuse_unlike(baseline: Scenario, candidate: Scenario, names: tuple[str, str
                 where=describe_place(path, changed.places),
                 hint=f"--set {axis}=A,B compares the arms at each value" if section == "workload" else None,
             )
+
+
+def refuse_simulated_beside_real(baseline: Scenario, candidate: Scenario, names: tuple[str, str]) -> None:
+    """Refuse to compare a device that declares its times with one that takes them.
+
+    :param names: what the user calls the arms.
+    :raises ScenarioError: names both devices.
+    """
+    devices = baseline.engine.device, candidate.engine.device
+    if devices[0] != devices[1] and SIM in devices:
+        changed = baseline if _is_arms_own(baseline.places.of(("engine", "device"))) else candidate
+        raise ScenarioError(
+            f"{names[0]} runs on {devices[0]} and {names[1]} on {devices[1]}: "
+            "declared times say nothing about real ones",
+            where=describe_place(("engine", "device"), changed.places),
+            hint="both arms on sim, or none",
+        )
 
 
 def _is_arms_own(place: str) -> bool:

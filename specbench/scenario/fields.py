@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Annotated, Any
 
 from pydantic import BeforeValidator, Field, PlainValidator, WithJsonSchema
 from pydantic_core import PydanticCustomError
 
+from specbench.device.times import NUMBERS
 from specbench.scenario import units
 
 ALLOWED = "allowed"
@@ -119,12 +121,38 @@ def _sweep_values(value: Any) -> tuple[Any, ...]:
     return tuple(values)
 
 
+def _sim_times(value: Any) -> str | dict[str, float]:
+    form = f"a preset (`specbench list sim_presets`), or a mapping of {', '.join(NUMBERS)}"
+    if isinstance(value, str) and value:
+        return value
+    if not isinstance(value, dict):
+        raise refuse(form)
+    if missing := [name for name in NUMBERS if name not in value]:
+        raise refuse(f"{form}; {', '.join(missing)} missing here")
+    if unknown := [str(name) for name in value if name not in NUMBERS]:
+        raise refuse(f"{form}; no {', '.join(unknown)}")
+    for name in NUMBERS:
+        number = value[name]
+        least = "above 0" if name == "bytes_per_us" else "0 or more"
+        if not _is_number(number) or not math.isfinite(number) or number < 0 or (number == 0 and least == "above 0"):
+            raise refuse(f"{form}, each {least}; {name} is {number!r} here")
+    return {name: float(value[name]) for name in NUMBERS}
+
+
+def _one_or_more(value: Any) -> Any:
+    values = tuple(value) if isinstance(value, (list, tuple)) else (value,)
+    if not values:
+        raise refuse("a number of tokens, or a list of one or more, such as [1024, 4096]")
+    return values
+
+
 Count = Annotated[int, Field(ge=1, le=MAX_COUNT)]
 Tokens = Annotated[int, Field(ge=1, le=MAX_TOKENS)]
 Seed = Annotated[int, Field(ge=0, le=MAX_SEED)]
 NonEmptyText = Annotated[str, Field(min_length=1)]
 Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$")]
 Names = Annotated[tuple[NonEmptyText, ...], BeforeValidator(_from_list)]
+TokenCounts = Annotated[tuple[Tokens, ...], BeforeValidator(_one_or_more)]
 TokenIds = Annotated[tuple[Annotated[int, Field(ge=0, le=2**31)], ...], BeforeValidator(_from_list)]
 
 _LENGTH_SCHEMA = {
@@ -147,6 +175,31 @@ _ACCEPTANCE_SCHEMA = {
 }
 AcceptanceLength = Annotated[
     float | tuple[float, ...], PlainValidator(_acceptance_length), WithJsonSchema(_ACCEPTANCE_SCHEMA)
+]
+_MEANINGS = {
+    "base_us": "microseconds of a step, whatever is in it",
+    "us_per_row": "microseconds of a token row",
+    "us_per_kv_token": "microseconds of a cached token that attention reads",
+    "us_per_copy": "microseconds of a copy, whatever its size",
+    "bytes_per_us": "bytes that a copy moves in a microsecond",
+}
+_TIMES_SCHEMA = {
+    "type": "object",
+    "properties": {
+        name: {
+            "type": "number",
+            "exclusiveMinimum" if name == "bytes_per_us" else "minimum": 0,
+            "description": _MEANINGS[name],
+        }
+        for name in NUMBERS
+    },
+    "required": list(NUMBERS),
+    "additionalProperties": False,
+}
+SimTimes = Annotated[
+    str | dict[str, float],
+    PlainValidator(_sim_times),
+    WithJsonSchema({"anyOf": [{"type": "string", "minLength": 1}, _TIMES_SCHEMA]}),
 ]
 SweepValues = Annotated[
     tuple[Any, ...], PlainValidator(_sweep_values), WithJsonSchema({"type": "array", "minItems": 1})

@@ -10,6 +10,8 @@ from specbench.errors import CapacityError
 from specbench.scenario.units import format_bytes
 
 BYTES_PER_ELEMENT = {"bfloat16": 2, "float16": 2, "float32": 4}
+_BOOK_BYTES_PER_TOKEN, _BOOK_BYTES_PER_BLOCK = 8, 160
+"""Of a device that computes nothing: token ids, and what the host knows of a block."""
 _LOGITS_COPIES = 2
 """Float32 logits of a full batch, and the sampler's working copy of them."""
 
@@ -20,12 +22,14 @@ class MemoryNeed:
 
     :param logits_bytes: of a full batch; grows with the batch, as the KV cache does.
     :param activations_bytes: estimate for the widest step.
+    :param state_bytes: recurrent state of every slot, for models that have some.
     """
 
     weights_bytes: int
     kv_cache_bytes: int
     logits_bytes: int
     activations_bytes: int
+    state_bytes: int = 0
 
     @property
     def workspace_bytes(self) -> int:
@@ -35,12 +39,13 @@ class MemoryNeed:
     @property
     def total_bytes(self) -> int:
         """All of it."""
-        return self.weights_bytes + self.kv_cache_bytes + self.workspace_bytes
+        return self.weights_bytes + self.kv_cache_bytes + self.state_bytes + self.workspace_bytes
 
     def __str__(self) -> str:
+        state = f"recurrent state {format_bytes(self.state_bytes)}, " if self.state_bytes else ""
         return (
             f"{format_bytes(self.total_bytes)} (weights {format_bytes(self.weights_bytes)}, "
-            f"KV cache {format_bytes(self.kv_cache_bytes)}, workspace {format_bytes(self.workspace_bytes)})"
+            f"KV cache {format_bytes(self.kv_cache_bytes)}, {state}workspace {format_bytes(self.workspace_bytes)})"
         )
 
 
@@ -50,7 +55,10 @@ def block_bytes(model: ModelConfig, dtype: str, tokens_per_block: int) -> int:
 
 
 def memory_need(engine: EngineConfig, model: ModelConfig) -> MemoryNeed:
-    """What ``engine`` takes when it serves ``model``."""
+    """What ``engine`` takes when it serves ``model``. Where nothing is computed: the books, which grow as a cache."""
+    if engine.device_times is not None:
+        per_block = engine.tokens_per_block * _BOOK_BYTES_PER_TOKEN + _BOOK_BYTES_PER_BLOCK
+        return MemoryNeed(0, engine.num_blocks * per_block, 0, 0)
     width = BYTES_PER_ELEMENT[engine.dtype]
     rows = engine.max_batch_size * (engine.drafter.max_draft_len + 1)
     logits = rows * model.vocab_size * 4 * _LOGITS_COPIES
@@ -60,6 +68,8 @@ def memory_need(engine: EngineConfig, model: ModelConfig) -> MemoryNeed:
         engine.num_blocks * block_bytes(model, engine.dtype, engine.tokens_per_block),
         logits,
         activations,
+        # One more slot is padding's.
+        model.state_bytes(engine.max_batch_size + 1, engine.drafter.max_draft_len + 1, width),
     )
 
 
@@ -81,11 +91,11 @@ def require_memory(need: MemoryNeed, engine: EngineConfig, available_bytes: int 
 def _what_to_lower(need: MemoryNeed, engine: EngineConfig, available_bytes: int) -> str:
     batch = engine.max_batch_size
     sequence = need.kv_cache_bytes // engine.num_blocks * engine.blocks_per_sequence
-    request = sequence + -(-need.logits_bytes // batch)
+    request = sequence + -(-(need.logits_bytes + need.state_bytes) // batch)
     room = available_bytes - need.weights_bytes - need.activations_bytes
     fitting = room // request
     if fitting >= batch:
-        return f"set engine.kv_cache to {(room - need.logits_bytes) // 2**20}MiB or less"
+        return f"set engine.kv_cache to {(room - need.logits_bytes - need.state_bytes) // 2**20}MiB or less"
     if fitting >= 1:
         return (
             f"lower workload.concurrency and engine.max_batch_size ({batch}) to {fitting} or less, "

@@ -9,6 +9,7 @@ from specbench.scenario.places import Issue, raise_issues
 from specbench.scenario.plan import PlanPoint, RunPlan, Trial
 from specbench.scenario.resolve import ResolvedScenario
 from specbench.scenario.schema import Scenario
+from specbench.scenario.windows import KV_LEN_KEY
 from specbench.scenario.yaml12 import to_plain
 
 BASE = "base"
@@ -26,19 +27,30 @@ _ARMS_ONLY = Issue(
 
 
 def plan_run(resolved: ResolvedScenario, variant: str = BASE) -> RunPlan:
-    """The plan of ``specbench run``: one point, ``measure.repeats`` trials that replay the same requests.
+    """The plan of ``specbench run``: ``measure.repeats`` trials that replay the same requests. One point, or one for
+    each context length of ``measure.windows``, visited by turns.
 
     The sweep of the scenario is for ``specbench sweep`` and has no part in it.
 
     :param variant: name of the variant that was applied, for the records.
     """
     scenario = resolved.scenario
-    point = PlanPoint(0, variant, name_axes(scenario))
+    points = _points(scenario, variant)
+    order = [point.index for _ in range(scenario.measure.repeats) for point in points]
     trials = tuple(
-        Trial(trial=index, point=0, segment=0, pass_=0, mask=None, seed=scenario.sampling.seed)
-        for index in range(scenario.measure.repeats)
+        Trial(trial=index, point=point, segment=0, pass_=0, mask=None, seed=scenario.sampling.seed)
+        for index, point in enumerate(order)
     )
-    return RunPlan((point,), trials, scenario.measure.warmup_requests or 0, to_plain(scenario.model_dump()))
+    return RunPlan(points, trials, scenario.measure.warmup_requests or 0, to_plain(scenario.model_dump()))
+
+
+def _points(scenario: Scenario, variant: str) -> tuple[PlanPoint, ...]:
+    axes, windows = name_axes(scenario), scenario.measure.windows
+    if windows is None:
+        return (PlanPoint(0, variant, axes),)
+    return tuple(
+        PlanPoint(index, variant, axes, coordinates={KV_LEN_KEY: kv_len}) for index, kv_len in enumerate(windows.kv_len)
+    )
 
 
 def require_recorded(scenario: Scenario) -> None:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from specbench.device.times import SIM
 from specbench.engine.config import ModelSpec
 from specbench.engine.models.checkpoint import resolve_model_config
 from specbench.engine.models.config import ModelConfig
@@ -90,6 +91,7 @@ def ask_sweep(path: str | Path, overrides: Sequence[str] = (), variant: str | No
     book = _sweep_points(file, variant)
     for resolved in book.resolved:
         require_recorded(resolved.scenario)
+    _refuse_simulated_beside_real(book.resolved)
     base = book.resolve(file.base)
     return Question(
         kind=SWEEP,
@@ -122,6 +124,9 @@ def ask_selftest(path: str | Path, overrides: Sequence[str] = (), *, num_aa: int
     file = open_scenario(path, overrides)
     base = settle(resolve(file.base))
     book = PairBook(base.scenario.measure.design)
+    windows = base.scenario.measure.windows
+    if windows is not None and len(windows.kv_len) > 1:
+        book.note(f"measure.windows: a selftest compares at one context length, {windows.kv_len[0]} tokens")
     arm = Arm(ON, _change(file, NO_CHANGES, variant_overrides(ON, file.base)))
     for _ in range(num_aa):
         book.add_pair(arm, arm, EQUAL_ARMS, {})
@@ -139,6 +144,14 @@ def read_settings(measure: Measure, overlaps: bool) -> AbSettings:
     """
     period_steps = measure.period_steps or (OVERLAPPED_PERIOD_STEPS if overlaps else PERIOD_STEPS)
     steps_per_quad = 4 * (period_steps + measure.guard_steps)
+    segment_steps = SEGMENT_STEPS if measure.windows is None else measure.windows.steps
+    if measure.windows is not None and (measure.quads_per_segment or 1) * steps_per_quad > segment_steps:
+        raise ScenarioError(
+            f"{measure.quads_per_segment or 1} quads of four periods take {steps_per_quad} steps each, and "
+            f"a window has {segment_steps}",
+            where="measure.windows.steps",
+            hint=f"{(measure.quads_per_segment or 1) * steps_per_quad} or more, or fewer measure.period_steps",
+        )
     return AbSettings(
         margin=parse_percent(measure.margin) / 100,
         confidence=parse_percent(measure.confidence) / 100,
@@ -148,7 +161,7 @@ def read_settings(measure: Measure, overlaps: bool) -> AbSettings:
         processes=measure.processes,
         period_steps=period_steps,
         guard_steps=measure.guard_steps,
-        quads_per_segment=measure.quads_per_segment or max(SEGMENT_STEPS // steps_per_quad, 1),
+        quads_per_segment=measure.quads_per_segment or max(segment_steps // steps_per_quad, 1),
         segment_requests=measure.segment_requests,
         max_units=measure.max_units,
         seed=measure.seed,
@@ -171,6 +184,17 @@ def _sweep_points(file: ScenarioFile, variant: str | None) -> PointBook:
         name = str(point.coordinates.get(VARIANT) or variant or BASE)
         book.add(_change(file, point, changes), name, point.coordinates)
     return book
+
+
+def _refuse_simulated_beside_real(points: Sequence[ResolvedScenario]) -> None:
+    """Refuse a table in which declared times stand beside real ones."""
+    devices = list(dict.fromkeys(point.engine.device for point in points))
+    if len(devices) > 1 and SIM in devices:
+        raise ScenarioError(
+            f"points run on {' and '.join(devices)}: declared times in one table with real ones",
+            where="engine.device",
+            hint="a sweep of its own for sim",
+        )
 
 
 def _unused(measure: Measure) -> list[str]:

@@ -6,18 +6,21 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
+from specbench.device.times import SIM, DeviceTimes, TimesPreset
 from specbench.engine.config import AcceptanceSpec, DrafterSpec, EngineConfig, ModelSpec, positions_for
 from specbench.engine.models.checkpoint import resolve_model_config
 from specbench.engine.models.config import ModelConfig
 from specbench.errors import InputError
-from specbench.registry import PRESETS
+from specbench.registry import PRESETS, SIM_PRESETS
 from specbench.scenario.conflicts import SYNTHETIC, complete_optimizations, draft_len_of
+from specbench.scenario.fields import MAX_TOKENS
 from specbench.scenario.machine import available_memory_bytes, cuda_problem
 from specbench.scenario.memory import MemoryNeed, block_bytes, memory_need, require_memory
 from specbench.scenario.places import Issue, raise_issues
-from specbench.scenario.schema import Acceptance, Drafter, Engine, Measure, Scenario, Section, Workload
+from specbench.scenario.schema import Acceptance, Drafter, Engine, Measure, Scenario, Section, Windows, Workload
 from specbench.scenario.units import format_bytes, parse_size
 from specbench.scenario.variants import default_study
+from specbench.scenario.windows import most_output_tokens, needed_seq_len
 from specbench.scenario.yaml12 import dump_yaml, to_plain
 from specbench.workloads.base import WorkloadSettings
 
@@ -105,12 +108,25 @@ def build_engine_config(scenario: Scenario) -> EngineConfig:
         drafter=_drafter_spec(scenario.drafter),
         acceptance=_acceptance_spec(scenario.acceptance),
         optimizations=tuple(sorted(scenario.optimizations.items())),
+        device_times=_device_times(engine.sim),
     )
 
 
+def _device_times(sim: str | dict[str, float] | None) -> DeviceTimes | None:
+    if isinstance(sim, str):
+        preset: TimesPreset = SIM_PRESETS.load(sim, where="engine.sim")
+        return preset.times
+    return None if sim is None else DeviceTimes.of(sim)
+
+
 def workload_settings(scenario: Scenario) -> WorkloadSettings:
-    """The workload section of a resolved scenario, as workloads take it."""
-    workload = scenario.workload
+    """The workload section of a resolved scenario, as workloads take it; of windows, what fills the first."""
+    workload, windows = scenario.workload, scenario.measure.windows
+    if windows is not None:
+        osl = most_output_tokens(windows, draft_len_of(scenario))
+        return WorkloadSettings(
+            workload.kind, num_requests=workload.concurrency, isl=windows.kv_len[0], osl=osl, seed=workload.seed
+        )
     return WorkloadSettings(
         kind=workload.kind,
         path=workload.path,
@@ -145,13 +161,14 @@ def _acceptance_spec(acceptance: Acceptance) -> AcceptanceSpec:
 
 
 def _write_defaults(scenario: Scenario, spec: ModelSpec, model: ModelConfig) -> Scenario:
-    workload = _complete_workload(scenario.workload)
+    workload = _complete_workload(scenario.workload, windowed=scenario.measure.windows is not None)
     sampling = scenario.sampling
     if sampling.ignore_eos is None:
-        sampling = _changed(sampling, ignore_eos=workload.kind == SYNTHETIC)
+        # Made-up tokens hold no ends.
+        sampling = _changed(sampling, ignore_eos=workload.kind == SYNTHETIC or scenario.engine.device == SIM)
     drafter = _changed(scenario.drafter, draft_len=draft_len_of(scenario))
-    engine = _complete_engine(scenario.engine, workload, draft_len_of(scenario), model)
-    study = tuple(default_study()) if scenario.study is None else scenario.study
+    engine = _complete_engine(scenario.engine, workload, scenario.measure.windows, draft_len_of(scenario), model)
+    study = tuple(default_study(spec.source)) if scenario.study is None else scenario.study
     complete: Scenario = scenario.model_copy(
         update={
             "model": _changed(scenario.model, source=spec.source, weights=spec.weights),
@@ -160,14 +177,16 @@ def _write_defaults(scenario: Scenario, spec: ModelSpec, model: ModelConfig) -> 
             "drafter": drafter,
             "engine": engine,
             "study": study,
-            "optimizations": complete_optimizations(scenario.optimizations),
+            "optimizations": complete_optimizations(scenario.optimizations, spec.source),
             "measure": _complete_measure(scenario.measure, workload.concurrency),
         }
     )
     return complete.with_places(scenario.places)
 
 
-def _complete_workload(workload: Workload) -> Workload:
+def _complete_workload(workload: Workload, *, windowed: bool) -> Workload:
+    if windowed:
+        return workload  # lengths and requests are the windows'
     synthetic = workload.kind == SYNTHETIC
     return _changed(
         workload,
@@ -184,7 +203,9 @@ def _complete_measure(measure: Measure, concurrency: int) -> Measure:
     return _changed(measure, warmup_requests=max(DEFAULT_WARMUP_REQUESTS, concurrency))
 
 
-def _complete_engine(engine: Engine, workload: Workload, draft_len: int, model: ModelConfig) -> Engine:
+def _complete_engine(
+    engine: Engine, workload: Workload, windows: Windows | None, draft_len: int, model: ModelConfig
+) -> Engine:
     device = engine.device
     if device == "auto":
         device = "cuda" if cuda_problem() is None else "cpu"
@@ -194,12 +215,13 @@ def _complete_engine(engine: Engine, workload: Workload, draft_len: int, model: 
         attention = "cpu-paged" if device == "cpu" else "torch-gather"
     overlap = engine.overlap
     if overlap == "auto":
-        overlap = "on" if device == "cuda" else "off"
+        overlap = "on" if device in ("cuda", SIM) else "off"
     return _changed(
         engine,
         device=device,
         max_batch_size=batch,
-        max_seq_len=engine.max_seq_len or _needed_seq_len(workload, model),
+        max_seq_len=engine.max_seq_len
+        or (needed_seq_len(windows, draft_len) if windows else _needed_seq_len(workload, _limit(model, device))),
         max_num_tokens=engine.max_num_tokens or max(_default_num_tokens(device), batch * (draft_len + 1)),
         attention=attention,
         overlap=overlap,
@@ -210,23 +232,30 @@ def _default_num_tokens(device: str) -> int:
     return DEFAULT_NUM_TOKENS.get(device, DEFAULT_NUM_TOKENS["cuda"])
 
 
-def _needed_seq_len(workload: Workload, model: ModelConfig) -> int:
+def _needed_seq_len(workload: Workload, limit: int) -> int:
     if workload.kind == SYNTHETIC:
         return longest(workload.isl) + longest(workload.osl)
-    return min(TEXT_SEQ_LEN, _model_limit(model))
+    return min(TEXT_SEQ_LEN, limit)
 
 
-def _model_limit(model: ModelConfig) -> int:
-    """Tokens a sequence may reach, the sliding window included (longer spans would need masks that are not built)."""
+def _limit(model: ModelConfig, device: str) -> int:
+    """Tokens a sequence may reach, the sliding window included (longer spans would need masks that are not built).
+
+    A device that computes nothing has no use for positions, and so no limit by the model's.
+    """
+    if device == SIM:
+        return MAX_TOKENS
     return min(model.max_position_embeddings, model.sliding_window or model.max_position_embeddings)
 
 
 def _length_issues(scenario: Scenario, model: ModelConfig) -> list[Issue]:
-    workload, limit = scenario.workload, _model_limit(model)
+    workload, limit = scenario.workload, _limit(model, scenario.engine.device)
     most = scenario.engine.max_seq_len or 0
     isl, osl = longest(workload.isl), longest(workload.osl)
     issues = []
-    if workload.kind == SYNTHETIC and isl + osl > limit:
+    if scenario.measure.windows is not None:
+        issues = _window_issues(scenario, scenario.measure.windows, limit)
+    elif workload.kind == SYNTHETIC and isl + osl > limit:
         key = "isl" if isl >= osl else "osl"
         issues.append(
             _issue(f"workload.{key}", f"isl {isl} + osl {osl} = {isl + osl} tokens, the model's limit is {limit}")
@@ -244,6 +273,19 @@ def _length_issues(scenario: Scenario, model: ModelConfig) -> list[Issue]:
             _issue("sampling.stop_token_ids", f"{wrong[0]} is not in the vocabulary, 0 to {model.vocab_size - 1}")
         )
     return issues
+
+
+def _window_issues(scenario: Scenario, windows: Windows, limit: int) -> list[Issue]:
+    needed, most = needed_seq_len(windows, draft_len_of(scenario)), scenario.engine.max_seq_len or 0
+    what = f"contexts of {max(windows.kv_len)} tokens and what {windows.steps} steps may commit take {needed}"
+    if needed > limit:
+        return [_issue("measure.windows.kv_len", f"{what} tokens, the model's limit is {limit}")]
+    if needed > most:
+        hint = f"set it to {needed} or more, or to null"
+        return [_issue("engine.max_seq_len", f"{what} tokens, and {most} are allowed", hint)]
+    if most > limit:
+        return [_issue("engine.max_seq_len", f"found {most}; allowed: the model's limit, {limit}, or less")]
+    return []
 
 
 def _write_num_blocks(scenario: Scenario, model: ModelConfig) -> Scenario:

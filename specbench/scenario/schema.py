@@ -28,9 +28,11 @@ from specbench.scenario.fields import (
     NonEmptyText,
     NumRequests,
     Seed,
+    SimTimes,
     SizeText,
     StepRangeText,
     SweepValues,
+    TokenCounts,
     TokenIds,
     Tokens,
     WholeKeys,
@@ -201,11 +203,17 @@ class Engine(Section):
         "where the batch needs it",
     )
     overlap: Literal["auto", "on", "off"] = Field(
-        default="auto", description="launch step n + 1 before the host has seen step n; auto: on for cuda, off for cpu"
+        default="auto",
+        description="launch step n + 1 before the host has seen step n; auto: on for cuda and sim, off for cpu",
     )
     attention: NonEmptyText = Field(default="auto", description="auto, or one of `specbench list attention`")
     num_threads: Annotated[int, Field(ge=1, le=4096)] | None = Field(
         default=None, description="CPU threads of the device's kernels; null: PyTorch's own choice"
+    )
+    sim: SimTimes | None = Field(
+        default=None,
+        description="device sim: its declared times, a preset (`specbench list sim_presets`) or five numbers: base_us, "
+        "us_per_row and us_per_kv_token of a step, us_per_copy and bytes_per_us of a copy",
     )
 
 
@@ -222,6 +230,13 @@ class Sweep(Section):
     zip: dict[str, SweepValues] = Field(
         default={}, description="scenario key in full: its values, all lists of one length"
     )
+
+
+class Windows(Section):
+    """Full-batch decoding, timed from a KV cache that is filled without computing; labelled `synthetic cache`."""
+
+    kv_len: TokenCounts = Field(description="tokens that each context has when the window begins; one point a value")
+    steps: Count = Field(default=400, description="decode steps that are timed, every slot busy")
 
 
 class Measure(Section):
@@ -243,7 +258,9 @@ class Measure(Section):
     )
     margin: MarginText = Field(default="0.5%", description="ab: what counts as no difference")
     confidence: ConfidenceText = Field(default="95%", description="ab: of intervals and tests, over all comparisons")
-    budget: BudgetText = Field(default="2m", description="ab: how long to measure, warm-up included, as 5m")
+    budget: BudgetText = Field(
+        default="2m", description="ab: time to measure in, warm-up included, as 5m; the fewest units may take longer"
+    )
     processes: Annotated[int, Field(ge=1, le=1000)] = Field(
         default=1, description="ab: fresh processes to spread units over; 4 or more show what a process does"
     )
@@ -264,8 +281,11 @@ class Measure(Section):
     segment_requests: Count | None = Field(
         default=None, description="ab, runs: requests of one run; null: chosen by what a request takes"
     )
+    windows: Windows | None = Field(
+        default=None, description="decode windows at given context lengths, instead of whole requests; random_tokens"
+    )
     max_units: Annotated[int, Field(ge=2, le=MAX_COUNT)] | None = Field(
-        default=None, description="ab: units of each comparison at which it ends; null: what the budget holds"
+        default=None, description="ab: units at which a comparison ends, in whole segments; null: what the budget holds"
     )
 
 

@@ -13,6 +13,7 @@ from specbench.scenario.loader import ScenarioFile
 from specbench.scenario.overrides import Override
 from specbench.scenario.places import dotted, shorten
 from specbench.scenario.variants import variant_overrides
+from specbench.scenario.windows import KV_LEN_KEY
 from specbench.scenario.yaml12 import to_plain
 
 
@@ -35,6 +36,7 @@ class SweepPoint:
 
 def expand_sweep(file: ScenarioFile) -> list[SweepPoint]:
     """The points of the file's sweep, the first axis varying slowest; one point without coordinates where it has none.
+    Each of them at every context length of ``measure.windows``.
 
     :raises ScenarioError: an axis sets what a swept variant sets, so that one of the two would be void.
     """
@@ -45,7 +47,15 @@ def expand_sweep(file: ScenarioFile) -> list[SweepPoint]:
     if in_step:
         rows = zip(*(axis.values for axis in in_step), strict=True)
         groups.append([tuple(zip(in_step, row, strict=True)) for row in rows])
-    return [_point(file, [pair for group in combination for pair in group]) for combination in product(*groups)]
+    points = [_point(file, [pair for group in combination for pair in group]) for combination in product(*groups)]
+    windows = file.base.measure.windows
+    return points if windows is None else [_window(point, n) for point in points for n in windows.kv_len]
+
+
+def _window(point: SweepPoint, kv_len: int) -> SweepPoint:
+    """The point at one of its context lengths."""
+    override = Override(tuple(KV_LEN_KEY.split(".")), [kv_len], KV_LEN_KEY)
+    return SweepPoint({**point.coordinates, KV_LEN_KEY: kv_len}, (*point.overrides, override))
 
 
 def refuse_void(overrides: Sequence[Override], point: SweepPoint, who: str) -> None:

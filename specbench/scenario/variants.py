@@ -12,6 +12,7 @@ from typing import Any
 from specbench.engine.optimizations.base import load_toggle
 from specbench.errors import ScenarioError, nearest_hint
 from specbench.registry import OPTIMIZATIONS
+from specbench.scenario.applicable import applicable_toggles
 from specbench.scenario.overrides import Override, parse_key, parse_value, split_commas
 from specbench.scenario.places import Places, dotted, shorten
 from specbench.scenario.plan import NOT_MEASURED
@@ -20,9 +21,9 @@ from specbench.scenario.schema import Scenario
 OFF, ON = "off", "on"
 
 
-def default_study() -> list[str]:
-    """Toggles that off and on switch when the scenario has no ``study``: all there are, each one host-side."""
-    return list(OPTIMIZATIONS)
+def default_study(source: str) -> list[str]:
+    """Toggles that off and on switch when the scenario has no ``study``: all of model ``source``, each host-side."""
+    return applicable_toggles(source)
 
 
 def variant_overrides(text: str, scenario: Scenario, *, flag: str = "--variant") -> list[Override]:
@@ -53,7 +54,7 @@ def _named(name: str, changes: Mapping[str, Any], places: Places) -> list[Overri
 
 
 def _study(which: str, scenario: Scenario, place: str) -> list[Override]:
-    names = default_study() if scenario.study is None else list(scenario.study)
+    names = default_study(scenario.model.source) if scenario.study is None else list(scenario.study)
     overrides = []
     for name in names:
         toggle = load_toggle(name)

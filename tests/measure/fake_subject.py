@@ -11,6 +11,7 @@ from typing import Any
 from specbench.device.tracing import Span
 from specbench.engine.sampling.params import SamplingParams
 from specbench.errors import PromptTooLongError
+from specbench.measure.counters import CounterReading
 from specbench.measure.driver import PlannedRequest
 from specbench.measure.executor import Load, Run
 from specbench.measure.interruption import StopSignal
@@ -178,6 +179,9 @@ class FakeSubject:
         """Kept with the number of steps before it."""
         self.choices |= choices
         self.switches.append((self.num_steps, dict(choices)))
+
+    def read_counters(self) -> CounterReading | None:
+        return None
 
     def settle(self) -> None:
         self.num_settled += 1

@@ -7,6 +7,7 @@ from typing import Any
 
 from fake_subject import FakeClock, FakeSource, FakeSubject
 
+from specbench.measure.counters import CounterReading
 from specbench.measure.interruption import StopSignal
 from specbench.measure.slices import EndlessSource
 from specbench.measure.trials import MeasuredTrial, TrialContext, measure_pass
@@ -17,7 +18,7 @@ POINT = PlanPoint(0, "base", {"concurrency": 2})
 
 
 class SwitchingSubject(FakeSubject):
-    """A step of variant ``new`` takes ``faster_ns`` less; switching takes ``switch_ns``.
+    """A step of variant ``new`` takes ``faster_ns`` less and counts 10 bytes for 100; switching takes ``switch_ns``.
 
     ``log`` has every switch and settle with the number of steps before it.
     """
@@ -30,6 +31,7 @@ class SwitchingSubject(FakeSubject):
         self.variant = "old"
         self.log: list[tuple[str, int]] = []
         self.drains: list[int] = []
+        self.counted = {variant: {"launches": 0, "bytes": 0} for variant in ("old", "new")}
 
     def switch(self, choices: Mapping[str, str]) -> None:
         self.variant = choices.get("toggle", self.variant)
@@ -43,6 +45,14 @@ class SwitchingSubject(FakeSubject):
         super().advance()
         if self.variant == "new":
             self.clock.ns -= self.faster_ns
+        counted = self.counted[self.variant]
+        counted["launches"] += 1
+        counted["bytes"] += 10 if self.variant == "new" else 100
+
+    def read_counters(self) -> CounterReading:
+        return CounterReading(
+            {"toggle": self.variant}, {"toggle": {name: dict(counted) for name, counted in self.counted.items()}}
+        )
 
     def drain(self) -> Any:
         self.drains.append(self.num_steps)

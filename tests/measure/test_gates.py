@@ -59,6 +59,7 @@ def test_a_clean_run_passes_what_applies(clean: Measured) -> None:
         "eager fallbacks": "n/a",
         "preemptions": "pass",
         "prefix cache": "n/a",
+        "declared times": "n/a",
         "profiler": "pass",
         "other load": "pass",
         "clocks": "pass",

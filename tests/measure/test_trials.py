@@ -14,7 +14,7 @@ from specbench.measure.interruption import StopSignal
 from specbench.measure.recording import Kept
 from specbench.measure.trials import MeasuredTrial, TrialContext, measure_run, warm_up
 from specbench.records import WarmUp
-from specbench.scenario.plan import AbSettings, Trial
+from specbench.scenario.plan import SEGMENT_STEPS, AbSettings, Trial
 
 TRIAL = Trial(
     trial=6, point=0, segment=2, pass_=3, mask=None, seed=9, comparison=1, arm="B", process=4
@@ -78,8 +78,9 @@ def test_a_pass_needs_a_mask() -> None:
         run_pass(SwitchingSubject(), "")
 
 
-def test_default_settings_give_four_quads_of_eight_steps() -> None:
+def test_default_settings_give_twelve_quads_of_two_steps() -> None:
     settings = AbSettings()
-    record = run_pass(SwitchingSubject(), "ABBA" * settings.quads_per_segment, period_steps=8).record
-    assert len(record.steps) == 16 * 9
-    assert {period.num_steps for period in record.periods} == {8}
+    mask = "ABBA" * settings.quads_per_segment
+    record = run_pass(SwitchingSubject(), mask, period_steps=settings.period_steps).record
+    assert len(record.steps) == 48 * 3 == SEGMENT_STEPS
+    assert {period.num_steps for period in record.periods} == {2}

@@ -29,6 +29,8 @@ from specbench.scenario.schema import Scenario
 
 Write = Callable[[str], Path]
 SCENARIOS = Path(__file__).parents[2] / "scenarios"
+TOGGLES = {f"optimizations.{name}" for name in ("sampling_params", "block_staging", "input_prep")}
+"""Those that off and on switch where no model has more."""
 
 TEXT = """
 model: tiny
@@ -54,7 +56,7 @@ def test_off_against_on_is_the_toggles_alone_and_mirrored(path: Path) -> None:
     question = ask_ab(path)
     (comparison,) = question.comparisons
     assert [point.variant for point in question.points] == ["off", "on"]
-    assert [difference.key for difference in comparison.differences] == ["optimizations.sampling_params"]
+    assert {difference.key for difference in comparison.differences} == TOGGLES
     assert (comparison.baseline, comparison.candidate, comparison.role) == (0, 1, "candidate")
     assert (comparison.design, comparison.exactness) == ("mirrored", "bit-identical")
 
@@ -154,7 +156,8 @@ def test_settings_that_cannot_be_are_refused(path: Path, change: str, what: str)
     ("baseline", "candidates", "what", "where"),
     [
         ("off", ["off"], "nothing differs between --baseline off and --candidate off", "specbench ab"),
-        ("off", ["sampling_params=refill"], "nothing differs between --baseline off", "specbench ab"),
+        ("off", ["sampling_params=refill,block_staging=full,input_prep=rebuild"],
+         "nothing differs between --baseline off", "specbench ab"),
         ("plain", ["on", "drafter.draft_len=3"], "nothing differs between --candidate on and", "specbench ab"),
         ("off", [], "there is no candidate", "--candidate"),
         ("of", ["on"], "no such variant", "--baseline of"),
@@ -232,19 +235,20 @@ def test_each_switches_every_part_alone_and_leaves_it_out(path: Path) -> None:
 
 def test_pairs_are_of_three_parts_or_more(path: Path) -> None:
     candidate = ["sampling_params=signature,engine.overlap=on,engine.max_num_tokens=99"]
-    question = ask_ab(path, [], "off", candidate, each=True, pairs=True)
+    question = ask_ab(path, [], "sampling_params=refill", candidate, each=True, pairs=True)
     pairs = [question.points[c.candidate].variant for c in question.comparisons if c.role == "pair"]
     assert pairs == [
-        "off + sampling_params + engine.max_num_tokens",
-        "off + sampling_params + engine.overlap",
-        "off + engine.max_num_tokens + engine.overlap",
+        "sampling_params=refill + sampling_params + engine.max_num_tokens",
+        "sampling_params=refill + sampling_params + engine.overlap",
+        "sampling_params=refill + engine.max_num_tokens + engine.overlap",
     ]
     assert sum(c.role == "alone" for c in question.comparisons) == 3
     two = ask_ab(path, [], "plain", ["wide"], each=True, pairs=True)
     assert not [c for c in two.comparisons if c.role == "pair"]
 
 
-def test_each_with_one_part_adds_nothing_and_says_so(path: Path) -> None:
+def test_each_with_one_part_adds_nothing_and_says_so(write: Write) -> None:
+    path = write(f"study: [sampling_params]\n{TEXT}")
     question = ask_ab(path, each=True)
     assert len(question.comparisons) == 1
     assert question.notes == ("--each adds nothing to on: it differs from off in sampling_params alone",)
