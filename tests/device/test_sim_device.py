@@ -124,7 +124,7 @@ def test_a_copy_takes_its_share_of_the_timeline(device: SimDevice) -> None:
     copy, step = device.drain_busy()
     assert (copy.name, step.name) == ("copy_to_device", "device_step")
     assert copy.end_ns - copy.start_ns == TIMES.copy_ns(8000) == 58_000
-    assert step.start_ns == copy.end_ns or step.start_ns > copy.end_ns  # launched after the copy's end
+    assert step.start_ns >= copy.end_ns  # launched after the copy's end
     assert device.drain_busy() == []
 
 
@@ -195,8 +195,9 @@ def test_a_closed_device_refuses_work_and_gives_the_interpreter_back() -> None:
     assert sys.getswitchinterval() < before_s
     other.close()
     assert sys.getswitchinterval() == pytest.approx(before_s)
-    with pytest.raises(EngineError, match=r"device sim: the device was closed|closed"):
+    with pytest.raises(EngineError, match="the device was closed") as caught:
         one.launch(lambda: None, "late")
+    assert caught.value.where == "device sim"
 
 
 def test_it_needs_times() -> None:

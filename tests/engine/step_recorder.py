@@ -98,9 +98,9 @@ def watch(engine: LLMEngine, look: Callable[[ForwardBatch, StepRows], object]) -
     runner = engine._model_runner
     original = runner._attention_metadata
 
-    def watched(batch: ForwardBatch, rows: StepRows, block_table: Tensor) -> Any:
+    def watched(batch: ForwardBatch, rows: StepRows) -> Any:
         look(batch, rows)
-        return original(batch, rows, block_table)
+        return original(batch, rows)
 
     runner._attention_metadata = watched  # type: ignore[method-assign]
 

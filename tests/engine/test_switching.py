@@ -147,12 +147,13 @@ def test_flush_finishes_the_step_in_flight_and_starts_none(engine: LLMEngine) ->
 
 
 def test_switch_returns_what_it_had_to_finish(engine: LLMEngine) -> None:
-    assert engine.variants["sampling_params"] == "signature"
+    before = engine.variants
+    assert before["sampling_params"] == "signature"
     request = engine.add_request([1, 2, 3], replace(GREEDY, max_tokens=1))
     engine.step()
     (event,) = engine.switch({"sampling_params": "refill"})
     assert (event.request, event.finished) == (request, True)
-    assert engine.variants["sampling_params"] == "refill"
+    assert engine.variants == {**before, "sampling_params": "refill"}
     assert not engine.has_work
 
 
@@ -167,10 +168,12 @@ def test_switch_returns_what_it_had_to_finish(engine: LLMEngine) -> None:
 def test_an_unknown_name_changes_nothing(engine: LLMEngine, choices: Mapping[str, str], message: str) -> None:
     engine.add_request([1, 2, 3], GREEDY)
     engine.step()
+    before = engine.variants
+    assert before["sampling_params"] == "signature"
     with pytest.raises(UnknownNameError, match=message) as caught:
         engine.switch(choices)
     assert caught.value.exit_code == 2
-    assert engine.variants["sampling_params"] == "signature"
+    assert engine.variants == before
     assert engine.drain_steps() == []  # nothing was finished either
 
 

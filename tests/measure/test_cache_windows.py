@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -60,6 +61,12 @@ def test_the_timed_steps_have_no_context_and_begin_at_the_given_length(tmp_path:
         expected_ms = (1500 + 10 * sum(read) / len(read)) / 1e3
         assert point.device_ms is not None
         assert expected_ms * 0.999 < point.device_ms < expected_ms * 1.5
+    trials = [json.loads(line) for line in (tmp_path / "out" / "trials.jsonl").read_text().splitlines()]
+    for trial, kv_len in zip(trials, (40, 72), strict=True):
+        columns = trial["steps"]
+        spans = zip(columns["device_start_ns"], columns["device_end_ns"], strict=True)
+        late_ns = [end - start - 1000 * (1500 + 30 * (kv_len + 2 + step)) for step, (start, end) in enumerate(spans)]
+        assert min(late_ns) == 0  # a step may end late, and one of twelve does not
 
 
 def test_a_sweep_has_a_point_for_each(tmp_path: Path) -> None:

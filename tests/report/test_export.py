@@ -210,8 +210,6 @@ def test_it_loads_no_torch_and_no_pandas(name: str) -> None:
     code = """
 import sys
 from specbench.cli.app import main
-from specbench.cli.export import render
-from specbench.errors import ResultsError
 status = main(["export", "results/quickstart", "--format", sys.argv[1]])
 print(status, sorted({"torch", "transformers", "pandas", "scipy"} & set(sys.modules)), file=sys.stderr)
 """

@@ -124,7 +124,8 @@ def test_optimizations_are_written_out(write: Write) -> None:
     resolved = _resolve(write, "name: x")
     assert resolved.scenario.optimizations == dict(resolved.engine.optimizations)
     assert "sampling_params" in resolved.scenario.optimizations
-    assert sorted(resolved.scenario.study or ()) == list(resolved.scenario.optimizations)
+    assert resolved.scenario.study == ("sampling_params", "block_staging", "input_prep")
+    assert sorted(resolved.scenario.study) == list(resolved.scenario.optimizations)
 
 
 def test_workload_settings(write: Write) -> None:

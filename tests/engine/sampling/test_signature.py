@@ -6,6 +6,7 @@ common is in ``test_sampling_params_rows``.
 
 from __future__ import annotations
 
+import copy
 import time
 from collections.abc import Callable
 from dataclasses import replace
@@ -264,3 +265,20 @@ def test_a_steady_step_costs_a_twentieth_of_a_refill() -> None:
         return median(sorted(times)[:20])
 
     assert cost(SignatureSamplingParams(shared)) < cost(RefillSamplingParams(shared)) / 20
+
+
+def test_row_1_7_new_tables_are_filled_once_and_hit_after_that() -> None:
+    live = signature()
+    captured = copy.copy(live)
+    step = Step([replace(A, top_k=None), replace(B, top_k=0)], [5, 5])
+    asked = (step.params, step.row_counts)
+    assert_like_full_refill(captured, step)
+    live.buffers.allocate(9, 4)
+    assert live.needs_refill(*asked) == captured.needs_refill(*asked) == (True, True)
+    assert_like_full_refill(captured, step)
+    assert_like_full_refill(live, step)
+    captured.buffers = Setup().buffers
+    for view in (captured, live, captured):
+        assert view.needs_refill(*asked) == (True, True)
+        assert_like_full_refill(view, step)
+        assert view.needs_refill(*asked) == (False, False)
