@@ -12,7 +12,6 @@ from __future__ import annotations
 import argparse
 import gc
 import json
-import platform
 import random
 import statistics
 import time
@@ -25,6 +24,7 @@ from specbench.device.cpu import CpuDevice
 from specbench.device.tracing import NullTracer
 from specbench.engine.config import EngineConfig, ModelSpec
 from specbench.engine.optimizations.base import build_switch
+from specbench.measure.environment import describe_environment, describe_torch
 
 BASELINE, CANDIDATE = "per_request", "bulk"
 WARMUP_ROUNDS = 20
@@ -103,7 +103,7 @@ def main() -> None:
             f"{row.requests:8}  {row.per_request_us:14.1f}  {row.bulk_us:8.1f}  {row.ratio:6.1f}  {low:.1f}-{high:.1f}"
         )
     if options.output:
-        machine = {"torch": torch.__version__, "python": platform.python_version(), "machine": platform.processor()}
+        machine = {**describe_environment(), "torch": describe_torch(1)}
         with open(options.output, "w", encoding="utf-8") as file:
             json.dump({"environment": machine, "sizes": [asdict(row) for row in sizes]}, file, indent=2)
             file.write("\n")

@@ -12,16 +12,16 @@ from typing import Annotated
 import typer
 
 from specbench.errors import InputError, ResultsError, StorageError
+from specbench.measure.results_folder import PLAN, QUESTION, SELFTEST, TRIALS
 from specbench.registry import FORMATS
 from specbench.report.exporting import render_runs
 from specbench.report.reading import ANALYSIS, read_analysis
 
 SUFFIXES = {".csv": "csv", ".md": "markdown", ".json": "json", ".html": "html"}
 """What a file's name says about its format."""
-OWN_FILES = (ANALYSIS, "trials.jsonl", "plan.json", "question.json")
+OWN_FILES = (ANALYSIS, TRIALS, PLAN, QUESTION)
 """A folder with one of these holds results."""
 REPORT_STEM = "report"
-SELFTEST = "selftest.json"
 REPORTS = ("markdown", "html")
 """Formats that are read as a page."""
 

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from specbench.cli.ab_planning import Settings, typed_flags
-from specbench.cli.export import SELFTEST
 from specbench.cli.options import Json, out_option, resume_option, set_option
 from specbench.cli.session_folder import (
     NOT_STARTED,
@@ -19,6 +18,7 @@ from specbench.cli.session_folder import (
 )
 from specbench.errors import InvalidMeasurementError
 from specbench.measure.conclusion import conclude_question
+from specbench.measure.results_folder import SELFTEST
 from specbench.records import Analysis
 from specbench.scenario.plan import Question
 

@@ -121,5 +121,4 @@ def build_full(config: EngineConfig, device: Device) -> FullBlockStaging:  # noq
 
 def build_bounded(config: EngineConfig, device: Device) -> BoundedBlockStaging:
     """Build the variant for an engine. Any drafter gates it, whatever its draft length in a step."""
-    can_outrun_host = config.drafter.name != "none" or config.drafter.max_draft_len > 0
-    return BoundedBlockStaging(device.empty_staging, can_outrun_host=can_outrun_host)
+    return BoundedBlockStaging(device.empty_staging, can_outrun_host=config.drafter.speculates)

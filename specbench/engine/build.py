@@ -17,17 +17,15 @@ from specbench.engine.model_runner import ModelRunner
 from specbench.engine.models.checkpoint import resolve_model_config
 from specbench.engine.models.config import ModelConfig
 from specbench.engine.models.loading import LoadedModel, load_model, load_shape
-from specbench.engine.optimizations.base import build_switch
+from specbench.engine.optimizations.base import build_switch, load_toggle
 from specbench.engine.recurrence import with_recurrence
 from specbench.engine.sampling.acceptance import build_acceptance
 from specbench.engine.scheduler import Scheduler
 from specbench.engine.simulated_runner import SimulatedRunner
 from specbench.errors import CapacityError, InputError
 
-_TOGGLES = ("sampling_params", "block_staging", "input_prep")
-"""Those with a choice point in every engine."""
-_RECURRENT_TOGGLES = ("state_indices",)
-"""Those of models with recurrent state."""
+_TOGGLES = ("sampling_params", "block_staging", "input_prep", "state_indices")
+"""Those with a choice point in the engine, where the model has a use for them."""
 
 
 def build_engine(
@@ -77,8 +75,11 @@ def _assemble(
     if device.computes:
         _check_window(config, loaded.config)
     scheduler = Scheduler(config)
-    names = (*_TOGGLES, *(_RECURRENT_TOGGLES if loaded.config.has_recurrent_state else ()))
-    switches = {name: build_switch(name, config, device) for name in names}
+    switches = {
+        name: build_switch(name, config, device)
+        for name in _TOGGLES
+        if loaded.config.has_recurrent_state or not load_toggle(name).needs_recurrent_state
+    }
     runner_class = ModelRunner if device.computes else SimulatedRunner
     runner = runner_class(
         config,

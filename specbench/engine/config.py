@@ -64,6 +64,11 @@ class DrafterSpec:
         """The largest K any step can use."""
         return max([self.draft_len if not self.runtime_draft_len else 0, *(k for _, k in self.runtime_draft_len)])
 
+    @property
+    def speculates(self) -> bool:
+        """Whether device lengths may run ahead of what the host counts: any drafter, whatever its K in a step."""
+        return self.name != "none" or self.max_draft_len > 0
+
 
 @dataclass(frozen=True)
 class AcceptanceSpec:

@@ -115,6 +115,10 @@ class ForwardBatch:
         return int(self.context_token_ids.shape[0])
 
 
+COMMITTED, DRAFTED, FINITE, TOKENS = 0, 1, 2, 3
+"""Columns of a step's output as the device writes it, a row a request; token ids from the last one on."""
+
+
 @dataclass(frozen=True)
 class StepOutput:
     """What the host sees of one step; a row a request, context requests first.

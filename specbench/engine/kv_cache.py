@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import cached_property
+
 import numpy as np
 import torch
 from torch import Tensor
@@ -61,18 +63,23 @@ class KVCache:
         self._flat_keys[layer].index_copy_(0, cells, k.flatten(1))
         self._flat_values[layer].index_copy_(0, cells, v.flatten(1))
 
-    def fill(self, blocks: Tensor, seed: int = 0) -> None:
+    def fill(self, blocks: Tensor) -> None:
         """Put seeded noise into ``blocks`` [N], one sequence's in logical order, of every layer.
 
         Noise repeats every :data:`NOISE_TOKENS` positions. It is a function of the position alone: what a request
         finds depends neither on which blocks it has nor on how many tokens a block holds.
         """
-        source = torch.Generator(device="cpu").manual_seed(seed)
         positions = torch.arange(blocks.numel() * self.tokens_per_block, device=self.device) % NOISE_TOKENS
-        shape = (NOISE_TOKENS, self.num_kv_heads, self.head_dim)
-        for cells in (*self.keys, *self.values):
-            noise = torch.randn(shape, generator=source, dtype=torch.float32).to(self.dtype).to(self.device)
+        for cells, noise in zip((*self.keys, *self.values), self._noise, strict=True):
             cells[blocks] = noise[positions].view(-1, *cells.shape[1:])
+
+    @cached_property
+    def _noise(self) -> list[Tensor]:
+        """Of every layer's keys, then values; drawn once, for all that are filled."""
+        source = torch.Generator(device="cpu").manual_seed(0)
+        shape = (NOISE_TOKENS, self.num_kv_heads, self.head_dim)
+        drawn = [torch.randn(shape, generator=source, dtype=torch.float32) for _ in range(2 * self.num_layers)]
+        return [noise.to(self.dtype).to(self.device) for noise in drawn]
 
     def repair(self, cells: Tensor) -> None:
         """Replace what is not finite at ``cells`` [T] by zero, in every layer."""

@@ -16,14 +16,19 @@ from specbench.engine.attention.metadata import AttentionMetadata
 from specbench.engine.config import EngineConfig
 from specbench.engine.device_state import DeviceState
 from specbench.engine.drafters.base import Drafter
-from specbench.engine.forward_batch import ContextRows, ForwardBatch, StepOutput
+from specbench.engine.forward_batch import (
+    COMMITTED,
+    DRAFTED,
+    FINITE,
+    TOKENS,
+    ContextRows,
+    ForwardBatch,
+    StepOutput,
+)
 from specbench.engine.models.base import CausalLM
 from specbench.engine.sampling.acceptance import Acceptance
 from specbench.engine.sampling.sampler import Selection, select_and_check
 from specbench.engine.step_inputs import StepInputs, StepRows
-
-# Columns of the output matrix before the token ids.
-_COMMITTED, _DRAFTED, _FINITE, _TOKENS = 0, 1, 2, 3
 
 
 @dataclass(frozen=True)
@@ -39,9 +44,9 @@ class PendingStep:
         self.completion.wait()
         rows = self.output.tolist()
         return StepOutput(
-            token_ids=[row[_TOKENS : _TOKENS + row[_COMMITTED]] for row in rows],
-            num_drafted=[row[_DRAFTED] for row in rows],
-            is_finite=[bool(row[_FINITE]) for row in rows],
+            token_ids=[row[TOKENS : TOKENS + row[COMMITTED]] for row in rows],
+            num_drafted=[row[DRAFTED] for row in rows],
+            is_finite=[bool(row[FINITE]) for row in rows],
         )
 
 
@@ -69,18 +74,10 @@ class ModelRunner:
 
     def launch(self, batch: ForwardBatch) -> PendingStep:
         """Enqueue the copies and the program of one step and return at once."""
-        inputs = self.inputs
-        inputs.upload(batch)
+        self.inputs.upload(batch)
         self._upload_recordings(batch.context)
-        output = self._device.empty_staging((batch.num_requests, _TOKENS + batch.draft_len + 1), torch.int64)
-        program = self._program(
-            batch,
-            inputs.token_ids[: batch.num_context_tokens],
-            inputs.slots[: batch.num_generation],
-            inputs.block_table(batch.num_requests),
-            output,
-        )
-        return PendingStep(batch, self._device.launch(program, "device_step"), output)
+        output = self._device.empty_staging((batch.num_requests, TOKENS + batch.draft_len + 1), torch.int64)
+        return PendingStep(batch, self._device.launch(self._program(batch, output), "device_step"), output)
 
     def write_cached(self, rows: ContextRows, token_ids: list[int], blocks: list[int]) -> None:
         """Enqueue what makes a context count as computed: its state, and noise for keys and values.
@@ -107,16 +104,15 @@ class ModelRunner:
                 destination = self.state.tokens_to_boundary[chunk.slot, start : start + num_positions]
                 self._device.copy_async(destination, self._device.stage(chunk.tokens_to_boundary))
 
-    def _program(
-        self, batch: ForwardBatch, context_token_ids: Tensor, slots: Tensor, block_table: Tensor, output: Tensor
-    ) -> Callable[[], Any]:
+    def _program(self, batch: ForwardBatch, output: Tensor) -> Callable[[], Any]:
         """The step as the device runs it."""
 
         def program() -> None:
-            self._write_context(batch, context_token_ids)
+            slots = self.inputs.slots[: batch.num_generation]
+            self._write_context(batch, self.inputs.token_ids[: batch.num_context_tokens])
             rows = self.inputs.read_rows(batch, self.state)
             with self._tracer.range("target_forward", "device", batch.shape):
-                self._attention.prepare(self._attention_metadata(batch, rows, block_table))
+                self._attention.prepare(self._attention_metadata(batch, rows))
                 hidden = self._model.forward(rows.token_ids, rows.model_positions, self._attention)
                 finite_chunks = self._check_chunks(batch, hidden)
                 selecting = hidden if rows.selecting is None else hidden[rows.selecting]
@@ -134,7 +130,7 @@ class ModelRunner:
         for chunk, chunk_token_ids in zip(batch.context, token_ids.split_with_sizes(batch.context_lens), strict=True):
             self.state.write_context(chunk, chunk_token_ids)
 
-    def _attention_metadata(self, batch: ForwardBatch, rows: StepRows, block_table: Tensor) -> AttentionMetadata:
+    def _attention_metadata(self, batch: ForwardBatch, rows: StepRows) -> AttentionMetadata:
         return AttentionMetadata(
             num_context=len(batch.context),
             context_query_lens=batch.context_lens,
@@ -142,7 +138,7 @@ class ModelRunner:
             num_generation=batch.num_generation,
             rows_per_generation=batch.draft_len + 1,
             generation_kv_lens=rows.kv_lens,
-            block_table=block_table,
+            block_table=self.inputs.block_table(batch.num_requests),
             positions=rows.positions,
             max_generation_kv_len=batch.max_num_tokens,
             state=batch.state,
@@ -167,9 +163,9 @@ class ModelRunner:
     ) -> None:
         num_context, num_rows = len(batch.context), batch.draft_len + 1
         result = torch.zeros(output.shape, dtype=torch.int64, device=self._device.torch_device)
-        result[:, _FINITE] = 1
+        result[:, FINITE] = 1
         if finite_chunks:
-            result[:num_context, _FINITE] = torch.stack(finite_chunks).to(torch.int64)
+            result[:num_context, FINITE] = torch.stack(finite_chunks).to(torch.int64)
         if logits is not None:
             positions = (rows.positions if rows.selecting is None else rows.positions[rows.selecting]) + 1
             selection = select_and_check(logits, batch.sampling, rows.seeds, positions)
@@ -182,10 +178,10 @@ class ModelRunner:
                 self.state.commit(slots, token_ids, num_committed)
                 self.inputs.keep_samples(batch, token_ids)
                 generation = result[num_context:]
-                generation[:, _COMMITTED] = num_committed
-                generation[:, _DRAFTED] = self._acceptance.count_proposed(rows.num_draft_tokens, batch.draft_len)
-                generation[:, _FINITE] = selection.is_finite[num_sampling:].view(-1, num_rows).all(dim=1)
-                generation[:, _TOKENS:] = token_ids
+                generation[:, COMMITTED] = num_committed
+                generation[:, DRAFTED] = self._acceptance.count_proposed(rows.num_draft_tokens, batch.draft_len)
+                generation[:, FINITE] = selection.is_finite[num_sampling:].view(-1, num_rows).all(dim=1)
+                generation[:, TOKENS:] = token_ids
         output.copy_(result, non_blocking=True)
 
     def _commit_context(self, batch: ForwardBatch, selection: Selection, result: Tensor) -> int:
@@ -198,9 +194,9 @@ class ModelRunner:
         slots = torch.tensor([batch.context[row].slot for row in sampling], device=device)
         token_ids = selection.token_ids[: len(sampling)]
         self.state.commit(slots, token_ids.unsqueeze(1), torch.ones_like(slots))
-        result[rows, _COMMITTED] = 1
-        result[rows, _FINITE] *= selection.is_finite[: len(sampling)].to(torch.int64)
-        result[rows, _TOKENS] = token_ids
+        result[rows, COMMITTED] = 1
+        result[rows, FINITE] *= selection.is_finite[: len(sampling)].to(torch.int64)
+        result[rows, TOKENS] = token_ids
         return len(sampling)
 
     def _draft(self, batch: ForwardBatch, slots: Tensor) -> None:

@@ -13,10 +13,10 @@ from specbench.engine.attention.base import AttentionOperator
 from specbench.engine.config import EngineConfig
 from specbench.engine.drafters.base import Drafter
 from specbench.engine.forward_batch import ContextRows, ForwardBatch
-from specbench.engine.model_runner import _COMMITTED, _DRAFTED, _FINITE, _TOKENS, ModelRunner
+from specbench.engine.model_runner import ModelRunner
 from specbench.engine.models.base import CausalLM
 from specbench.engine.sampling.acceptance import Acceptance, PlannedAcceptance
-from specbench.engine.simulated_step import OutputColumns, SimulatedStep
+from specbench.engine.simulated_step import SimulatedStep
 from specbench.errors import InputError
 
 
@@ -51,20 +51,15 @@ class SimulatedRunner(ModelRunner):
             config.drafter.max_draft_len,
             model.config.vocab_size,
             model.config.eos_token_ids,
-            OutputColumns(_COMMITTED, _DRAFTED, _FINITE, _TOKENS),
         )
 
     def _fill_cache(self, rows: ContextRows, blocks: Tensor) -> None:  # noqa: ARG002
         """Nothing is in the cache; the slot has another request."""
         self._step.forget(rows.slot)
 
-    def _program(
-        self,
-        batch: ForwardBatch,
-        context_token_ids: Tensor,
-        slots: Tensor,
-        block_table: Tensor,  # noqa: ARG002 - nothing attends
-        output: Tensor,
-    ) -> Callable[[], StepWork]:
+    def _program(self, batch: ForwardBatch, output: Tensor) -> Callable[[], StepWork]:
         """The books, and what the device is to take its time for."""
-        return lambda: self._step.keep_books(batch, context_token_ids, slots, output)
+        inputs = self.inputs
+        return lambda: self._step.keep_books(
+            batch, inputs.token_ids[: batch.num_context_tokens], inputs.slots[: batch.num_generation], output
+        )

@@ -13,8 +13,6 @@ Shapes: G generation requests, K draft tokens a request and step, W = K + 1.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 import numpy.typing as npt
 import torch
@@ -22,7 +20,7 @@ from torch import Tensor
 
 from specbench.device.times import StepWork
 from specbench.engine.device_state import DeviceState
-from specbench.engine.forward_batch import ContextRows, ForwardBatch
+from specbench.engine.forward_batch import COMMITTED, DRAFTED, FINITE, TOKENS, ContextRows, ForwardBatch
 from specbench.engine.sampling.acceptance import PlannedAcceptance
 
 IntArray = npt.NDArray[np.int64]
@@ -30,16 +28,6 @@ AHEAD = 64
 """Positions of a request that are planned at once: the draws cost as much for one as for all."""
 _UNPLANNED = -(1 << 40)
 _SEED_FACTOR, _POSITION_FACTOR = 0x2545F4914F6CDD1D, 0x369DEA0F31A53F85
-
-
-@dataclass(frozen=True)
-class OutputColumns:
-    """Where a row of the step's output has what the host reads; token ids from ``tokens`` on."""
-
-    committed: int
-    drafted: int
-    finite: int
-    tokens: int
 
 
 class _PlannedCounts:
@@ -88,11 +76,9 @@ class SimulatedStep:
         max_draft_len: int,
         vocab_size: int,
         end_token_ids: tuple[int, ...],
-        columns: OutputColumns,
     ) -> None:
         self._state = state
         self._planned = _PlannedCounts(acceptance, state, max_draft_len)
-        self._columns = columns
         self._ids: IntArray = np.setdiff1d(np.arange(vocab_size, dtype=np.int64), end_token_ids)
         self._num_tokens: IntArray = state.num_tokens.numpy()
         self._token_ids: IntArray = state.token_ids.numpy()
@@ -109,8 +95,8 @@ class SimulatedStep:
         :return: the work that the step stands for.
         """
         rows: IntArray = output.numpy()
-        rows[:, : self._columns.tokens] = 0
-        rows[:, self._columns.finite] = 1
+        rows[:, :TOKENS] = 0
+        rows[:, FINITE] = 1
         kv_tokens = self._keep_context(batch.context, context_token_ids, rows)
         num_generation, draft_len = int(slots.shape[0]), batch.draft_len
         if num_generation:
@@ -129,8 +115,8 @@ class SimulatedStep:
                 ids = self._make_ids(self._seeds[chunk.slot : chunk.slot + 1], np.array([[chunk.end]]))
                 self._token_ids[chunk.slot, chunk.end] = ids[0, 0]
                 self._num_tokens[chunk.slot] = chunk.end + 1
-                rows[row, self._columns.committed] = 1
-                rows[row, self._columns.tokens] = ids[0, 0]
+                rows[row, COMMITTED] = 1
+                rows[row, TOKENS] = ids[0, 0]
         return sum(chunk.end for chunk in chunks)
 
     def _keep_generation(self, slots: IntArray, draft_len: int, rows: IntArray) -> int:
@@ -141,9 +127,9 @@ class SimulatedStep:
         ids = self._make_ids(self._seeds[slots], positions)
         self._token_ids[slots[:, None], positions] = ids
         self._num_tokens[slots] = num_tokens + committed
-        rows[:, self._columns.committed] = committed
-        rows[:, self._columns.drafted] = draft_len
-        rows[:, self._columns.tokens :] = ids
+        rows[:, COMMITTED] = committed
+        rows[:, DRAFTED] = draft_len
+        rows[:, TOKENS:] = ids
         return int(num_tokens.sum()) + draft_len * len(slots)
 
     def _make_ids(self, seeds: IntArray, positions: IntArray) -> IntArray:

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from specbench.engine.kv_cache import lazy_zeros
 from specbench.engine.models.config import LinearAttention
 
 
@@ -48,12 +49,11 @@ class StateCache:
         self._conv_rows = self.history + num_states - 1
         rows = (shape.num_layers, num_slots + 1)
         heads = (shape.num_value_heads, shape.key_head_dim, shape.value_head_dim)
-        self._recurrent = torch.zeros((*rows, num_states, *heads), dtype=torch.float32, device=device)
-        self._conv = torch.zeros((*rows, self._conv_rows, shape.conv_width), dtype=dtype, device=device)
+        self._recurrent = lazy_zeros((*rows, num_states, *heads), torch.float32, device)
+        self._conv = lazy_zeros((*rows, self._conv_rows, shape.conv_width), dtype, device)
         self._flat_recurrent = [layer.flatten(0, 1) for layer in self._recurrent]
         self._flat_conv = [layer.flatten(0, 1) for layer in self._conv]
         self.num_read = torch.zeros(num_slots + 1, dtype=torch.int64, device=device)
-        self._history_offsets = torch.arange(self.history, device=device)
         self._offsets = torch.arange(self._conv_rows + num_states, device=device)
 
     @property
@@ -67,7 +67,7 @@ class StateCache:
         A count that no state of the slot has (padding's) takes the nearest.
         """
         index = (num_read - self.num_read[slots]).clamp_(0, self.num_states - 1)
-        conv = (slots * self._conv_rows + index).unsqueeze(1) + self._history_offsets
+        conv = (slots * self._conv_rows + index).unsqueeze(1) + self._offsets[: self.history]
         return StateRows(slots * self.num_states + index, conv)
 
     def replace(self, slots: Tensor, num_read: Tensor, num_rows: int) -> StateRows:

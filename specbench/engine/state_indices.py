@@ -87,8 +87,8 @@ def require_one_each(slots: Sequence[int], is_padding: Sequence[bool]) -> None:
         raise ValueError(f"{len(slots)} state indices for {len(is_padding)} requests: one each is needed")
 
 
-class PerRequestIndices:
-    """Variant ``per_request``: read one scalar and write one element of the staged tensor, request by request."""
+class _Indices:
+    """What both variants have: the buffers they share, and counters of their own."""
 
     def __init__(self, buffers: StateIndexBuffers) -> None:
         self.buffers = buffers
@@ -100,6 +100,10 @@ class PerRequestIndices:
     def read_counters(self) -> dict[str, int]:
         """See :class:`IndexCounters`."""
         return asdict(self.counters)
+
+
+class PerRequestIndices(_Indices):
+    """Variant ``per_request``: read one scalar and write one element of the staged tensor, request by request."""
 
     def fill(self, slots: Sequence[int], is_padding: Sequence[bool]) -> StateIndices:
         """See :class:`specbench.engine.optimizations.base.StateIndicesFill`."""
@@ -115,19 +119,8 @@ class PerRequestIndices:
         return self.buffers.send(staged, self.counters)
 
 
-class BulkIndices:
+class BulkIndices(_Indices):
     """Variant ``bulk``: one conversion of the lists, one copy."""
-
-    def __init__(self, buffers: StateIndexBuffers) -> None:
-        self.buffers = buffers
-        self.counters = IndexCounters()
-
-    def activate(self) -> None:
-        """Nothing to forget: no fill relies on an earlier one."""
-
-    def read_counters(self) -> dict[str, int]:
-        """See :class:`IndexCounters`."""
-        return asdict(self.counters)
 
     def fill(self, slots: Sequence[int], is_padding: Sequence[bool]) -> StateIndices:
         """See :class:`specbench.engine.optimizations.base.StateIndicesFill`."""

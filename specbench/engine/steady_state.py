@@ -145,4 +145,4 @@ class SteadyStateInputs:
 
 def build_steady_state(config: EngineConfig, device: Device) -> SteadyStateInputs:  # noqa: ARG001
     """Build the variant for an engine."""
-    return SteadyStateInputs(speculates=config.drafter.name != "none" or config.drafter.max_draft_len > 0)
+    return SteadyStateInputs(speculates=config.drafter.speculates)

@@ -21,9 +21,23 @@ from specbench.measure.slices import EndlessSource, SliceSource
 from specbench.measure.subject import BuiltinSubject, Subject
 from specbench.measure.trials import MeasuredTrial, TrialContext, measure_pass, measure_run, warm_up
 from specbench.measure.window_trials import measure_window, warm_up_window
+from specbench.records import WarmUp
 from specbench.scenario.plan import MIRRORED, AbSettings, ComparisonPlan, RunPlan, Trial, settings_of
 
 Lengths = Mapping[str, tuple[int, ...]]
+
+
+def warm_up_arm(context: TrialContext, arm: OpenArm, seed: int, num_requests: int) -> WarmUp:
+    """Warm an arm's engine up with what it is measured with: its first requests, or a few steps of its window.
+
+    :param seed: of the requests.
+    :raises EngineError: the arm failed.
+    """
+    source = arm.source(seed)
+    if arm.window_steps is not None:
+        return warm_up_window(context, source, arm.concurrency)
+    first = replay_recorded(arm.acceptance, WarmUpSource(source, num_requests), warm_up=True)
+    return warm_up(context, first, arm.concurrency)
 
 
 class ArmLoads:
@@ -74,16 +88,9 @@ class ArmLoads:
             arm = self.open(point)
             if not warmup_requests or not self._arms.is_new(point):
                 continue
-            if arm.window_steps is not None:
-                contexts = arm.source(arm.resolved.scenario.sampling.seed)
-                warm_up_window(self._context(arm, arm.subject, None), contexts, arm.concurrency)
-            else:
-                source = WarmUpSource(arm.source(arm.resolved.scenario.sampling.seed), warmup_requests)
-                warm_up(
-                    self._context(arm, arm.subject, None),
-                    replay_recorded(arm.acceptance, source, warm_up=True),
-                    arm.concurrency,
-                )
+            warm_up_arm(
+                self._context(arm, arm.subject, None), arm, arm.resolved.scenario.sampling.seed, warmup_requests
+            )
 
     def measure(self, plan: RunPlan, comparison: ComparisonPlan, trial: Trial, attempt: int) -> MeasuredTrial:
         """Measure one trial; nothing is written.

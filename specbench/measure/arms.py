@@ -19,7 +19,7 @@ from specbench.measure.subject import BuiltinSubject, Subject
 from specbench.measure.trials import TrialContext
 from specbench.scenario.conflicts import REPLAY
 from specbench.scenario.machine import available_memory_bytes
-from specbench.scenario.plan import PlanPoint, Question, RunPlan
+from specbench.scenario.plan import PlanPoint, Question
 from specbench.scenario.questions import resolved_points
 from specbench.scenario.resolve import ResolvedScenario
 from specbench.scenario.schema import Acceptance
@@ -128,7 +128,7 @@ class Arms:
         self._warmed: set[int] = set()
 
     @classmethod
-    def of(cls, plan: RunPlan | Question, announce: Announce) -> Arms:
+    def of(cls, plan: Question, announce: Announce) -> Arms:
         """The arms of every point of a plan, whose engines record ranges."""
         recorder = RangeRecorder()
         return cls(list(zip(plan.points, resolved_points(plan), strict=True)), announce, recorder, recorder)

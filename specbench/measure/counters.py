@@ -6,10 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from specbench.records import ToggleCounts, TrialRecord, VariantCounts
-from specbench.scenario.plan import ComparisonPlan
-
-TOGGLE_KEY = "optimizations."
-"""What the key of a difference begins with where a toggle differs."""
+from specbench.scenario.plan import TOGGLES, ComparisonPlan
 
 
 @dataclass(frozen=True)
@@ -81,8 +78,8 @@ def chosen_variants(comparison: ComparisonPlan) -> tuple[dict[str, str], dict[st
     """The baseline's and the candidate's variant of each toggle in which they differ."""
     found: tuple[dict[str, str], dict[str, str]] = ({}, {})
     for item in comparison.differences:
-        if item.key.startswith(TOGGLE_KEY):
-            toggle = item.key.removeprefix(TOGGLE_KEY)
+        if item.key.startswith(TOGGLES):
+            toggle = item.key.removeprefix(TOGGLES)
             found[0][toggle], found[1][toggle] = str(item.baseline), str(item.candidate)
     return found
 

@@ -32,6 +32,7 @@ ARMS = "arms.json"
 TRIALS = "trials.jsonl"
 REQUESTS = "requests.jsonl"
 ANALYSIS = "analysis.json"
+SELFTEST = "selftest.json"
 REPORT = "report.md"
 
 

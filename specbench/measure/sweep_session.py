@@ -5,19 +5,18 @@ from __future__ import annotations
 from pathlib import Path
 
 from specbench.errors import EngineError, InputError, ResultsError
+from specbench.measure.arm_loads import warm_up_arm
 from specbench.measure.arms import Arms, OpenArm
 from specbench.measure.clock import Clock, SystemClock, iso_utc
-from specbench.measure.driver import RequestSource
 from specbench.measure.interruption import StopSignal
-from specbench.measure.load import WarmUpSource
 from specbench.measure.observers import SessionObserver
 from specbench.measure.plan_file import join_arm, read_plan_file, write_plan_file
 from specbench.measure.recording import Kept
 from specbench.measure.replay import replay_recorded
 from specbench.measure.results_folder import PLAN, ResultsFolder
 from specbench.measure.session import read_question
-from specbench.measure.trials import TrialContext, measure_run, warm_up
-from specbench.measure.window_trials import measure_window, warm_up_window
+from specbench.measure.trials import TrialContext, measure_run
+from specbench.measure.window_trials import measure_window
 from specbench.records import FAILED, Evidence, RequestRecord, StepTable, TrialRecord, WarmUp
 from specbench.scenario.masking import mask
 from specbench.scenario.plan import PlanPoint, RunPlan, Trial
@@ -118,10 +117,7 @@ class _Sweep:
         count = arm.resolved.scenario.measure.warmup_requests
         if not count or not self._arms.is_new(trial.point):
             return None
-        if arm.window_steps is not None:
-            return warm_up_window(context, arm.source(trial.seed), arm.concurrency)
-        source: RequestSource = WarmUpSource(arm.source(trial.seed), count)
-        return warm_up(context, replay_recorded(arm.acceptance, source, warm_up=True), arm.concurrency)
+        return warm_up_arm(context, arm, trial.seed, count)
 
 
 def fail_trial(

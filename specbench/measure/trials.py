@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -72,8 +72,13 @@ def warm_up(context: TrialContext, source: RequestSource, concurrency: int) -> W
 
     :raises EngineError: the subject failed.
     """
+    return observe_warm_up(context, _closed_loop(context, context.subject, source, concurrency, None, NoProgress()).run)
+
+
+def observe_warm_up(context: TrialContext, run: Callable[[], LoopResult]) -> WarmUp:
+    """Run a loop whose steps are in no figure, and say what it did; its telemetry is dropped."""
     start_ns = context.clock.now_ns()
-    loop = _closed_loop(context, context.subject, source, concurrency, None, NoProgress()).run()
+    loop = run()
     steps = len(context.subject.drain().steps)
     seconds = (context.clock.now_ns() - start_ns) / 1e9
     return WarmUp(len(loop.flights), sum(flight.num_tokens for flight in loop.flights), steps, seconds)

@@ -17,6 +17,7 @@ from specbench.measure.trials import (
     TrialContext,
     finish_trial,
     injecting,
+    observe_warm_up,
     observing,
 )
 from specbench.records import WarmUp
@@ -64,11 +65,8 @@ def warm_up_window(context: TrialContext, source: RequestSource, concurrency: in
     :raises InputError: as :func:`measure_window`.
     :raises EngineError: the subject failed.
     """
-    start_ns = context.clock.now_ns()
-    loop = _window_pass(context, context.subject, source, concurrency, WARM_UP_STEPS, NoProgress()).run().loop
-    steps = len(context.subject.drain().steps)
-    seconds = (context.clock.now_ns() - start_ns) / 1e9
-    return WarmUp(len(loop.flights), sum(flight.num_tokens for flight in loop.flights), steps, seconds)
+    one_pass = _window_pass(context, context.subject, source, concurrency, WARM_UP_STEPS, NoProgress())
+    return observe_warm_up(context, lambda: one_pass.run().loop)
 
 
 def _window_pass(

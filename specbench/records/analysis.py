@@ -96,7 +96,7 @@ class Analysis:
     """``analysis.json``: what every format and ``compare`` reads.
 
     :param kind: ``run``, ``sweep`` or ``ab``.
-    :param label: ``natural``, ``synthetic input``, ``forced acceptance`` or ``replayed acceptance``; on every report.
+    :param label: what of the content is to be said, see :mod:`specbench.measure.labels`; on every report.
     :param scenario: as resolved; ``environment`` as measured on.
     """
 

@@ -231,9 +231,9 @@ class TrialRecord:
     :param pass_: pass of a mirrored segment, 0 elsewhere; ``mask`` says which arm each period ran.
     :param status: ``complete``, ``interrupted`` (by the user), ``timeout`` (by ``measure.timeout``) or ``failed``.
     :param subject: what was measured, as the subject describes itself, ``capabilities`` included.
-    :param label: ``natural``, ``synthetic input``, ``forced acceptance`` or ``replayed acceptance``.
+    :param label: what of the content is to be said, see :mod:`specbench.measure.labels`.
     :param wall_ns: from the first admission (the origin) to the last commit; of a mirrored pass, the sum of its timed
-        periods.
+        periods; of a decode window, its timed steps.
     :param device_busy: merged intervals in which the device executed something; None where it cannot be seen.
     :param planned_requests: requests of the workload; fewer lines than that means that the trial was cut.
     :param comparison: index of the plan's comparison, None outside ``ab``; ``arm`` is ``A`` (the baseline) or

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from specbench.engine.optimizations.base import Exactness
 from specbench.errors import ScenarioError
 from specbench.records import Difference
-from specbench.scenario.differences import TOGGLES, list_following, reason_of
-from specbench.scenario.plan import MIRRORED, RUNS
+from specbench.scenario.differences import list_following, reason_of
+from specbench.scenario.plan import MIRRORED, RUNS, TOGGLES
 
 AUTO = "auto"
 

@@ -17,11 +17,10 @@ from specbench.errors import ScenarioError
 from specbench.records import Difference
 from specbench.scenario.conflicts import draft_len_of
 from specbench.scenario.places import describe_place, shorten
-from specbench.scenario.plan import SET_APART
+from specbench.scenario.plan import SET_APART, TOGGLES
 from specbench.scenario.schema import Process, Scenario
 from specbench.scenario.yaml12 import to_plain
 
-TOGGLES = "optimizations."
 STRENGTH = tuple(item.value for item in Exactness)
 """From the strictest to the weakest."""
 SAME_WORK = (

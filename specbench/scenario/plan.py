@@ -19,6 +19,8 @@ SET_APART = (*NOT_MEASURED, "measure", "process", "optimizations")
 """Scenario keys that are neither swept nor compared like the others: those above, how it is measured, and two whose
 entries go by names of their own."""
 MIRRORED, RUNS = "mirrored", "runs"
+TOGGLES = "optimizations."
+"""What a scenario key in full begins with where it names a toggle."""
 PERIOD_STEPS = 2
 """Timed steps of a mirrored period. What disturbs a machine lasts for many steps: short periods cancel it."""
 SEGMENT_STEPS = 144

@@ -106,7 +106,7 @@ def ask_sweep(path: str | Path, overrides: Sequence[str] = (), variant: str | No
 
 
 def count_points(file: ScenarioFile) -> int:
-    """Points of the scenario's sweep, each of them checked; 1 where it has none.
+    """Points of the scenario's sweep, at each context length of its windows, all checked; 1 where it has neither.
 
     :raises InputError: whatever is wrong.
     """
@@ -145,12 +145,12 @@ def read_settings(measure: Measure, overlaps: bool) -> AbSettings:
     period_steps = measure.period_steps or (OVERLAPPED_PERIOD_STEPS if overlaps else PERIOD_STEPS)
     steps_per_quad = 4 * (period_steps + measure.guard_steps)
     segment_steps = SEGMENT_STEPS if measure.windows is None else measure.windows.steps
-    if measure.windows is not None and (measure.quads_per_segment or 1) * steps_per_quad > segment_steps:
+    quads = measure.quads_per_segment or 1
+    if measure.windows is not None and quads * steps_per_quad > segment_steps:
         raise ScenarioError(
-            f"{measure.quads_per_segment or 1} quads of four periods take {steps_per_quad} steps each, and "
-            f"a window has {segment_steps}",
+            f"{quads} quads of four periods take {steps_per_quad} steps each, and a window has {segment_steps}",
             where="measure.windows.steps",
-            hint=f"{(measure.quads_per_segment or 1) * steps_per_quad} or more, or fewer measure.period_steps",
+            hint=f"{quads * steps_per_quad} or more, or fewer measure.period_steps",
         )
     return AbSettings(
         margin=parse_percent(measure.margin) / 100,

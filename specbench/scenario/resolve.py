@@ -12,6 +12,7 @@ from specbench.engine.models.checkpoint import resolve_model_config
 from specbench.engine.models.config import ModelConfig
 from specbench.errors import InputError
 from specbench.registry import PRESETS, SIM_PRESETS
+from specbench.scenario.applicable import RANDOM_PREFIX, applicable_toggles
 from specbench.scenario.conflicts import SYNTHETIC, complete_optimizations, draft_len_of
 from specbench.scenario.fields import MAX_TOKENS
 from specbench.scenario.machine import available_memory_bytes, cuda_problem
@@ -19,7 +20,6 @@ from specbench.scenario.memory import MemoryNeed, block_bytes, memory_need, requ
 from specbench.scenario.places import Issue, raise_issues
 from specbench.scenario.schema import Acceptance, Drafter, Engine, Measure, Scenario, Section, Windows, Workload
 from specbench.scenario.units import format_bytes, parse_size
-from specbench.scenario.variants import default_study
 from specbench.scenario.windows import most_output_tokens, needed_seq_len
 from specbench.scenario.yaml12 import dump_yaml, to_plain
 from specbench.workloads.base import WorkloadSettings
@@ -32,7 +32,6 @@ rows of SmolLM2-135M (benchmarks/startup.py)."""
 DEFAULT_WARMUP_REQUESTS = 2
 TEXT_SEQ_LEN = 4096
 """``max_seq_len`` of text kinds, whose prompts have no length before they are tokenized."""
-RANDOM_PREFIX = "random:"
 
 _S = TypeVar("_S", bound=Section)
 
@@ -168,7 +167,7 @@ def _write_defaults(scenario: Scenario, spec: ModelSpec, model: ModelConfig) -> 
         sampling = _changed(sampling, ignore_eos=workload.kind == SYNTHETIC or scenario.engine.device == SIM)
     drafter = _changed(scenario.drafter, draft_len=draft_len_of(scenario))
     engine = _complete_engine(scenario.engine, workload, scenario.measure.windows, draft_len_of(scenario), model)
-    study = tuple(default_study(spec.source)) if scenario.study is None else scenario.study
+    study = tuple(applicable_toggles(spec.source)) if scenario.study is None else scenario.study
     complete: Scenario = scenario.model_copy(
         update={
             "model": _changed(scenario.model, source=spec.source, weights=spec.weights),

@@ -276,7 +276,8 @@ class Measure(Section):
         description="ab, mirrored: steps after each switch that are in no figure; the first one fills buffers anew",
     )
     quads_per_segment: Annotated[int, Field(ge=1, le=1000)] | None = Field(
-        default=None, description="ab, mirrored: units a segment gives, four periods each; null: about 144 steps"
+        default=None,
+        description="ab, mirrored: units a segment gives, four periods each; null: 144 steps, or a window's",
     )
     segment_requests: Count | None = Field(
         default=None, description="ab, runs: requests of one run; null: chosen by what a request takes"

@@ -21,11 +21,6 @@ from specbench.scenario.schema import Scenario
 OFF, ON = "off", "on"
 
 
-def default_study(source: str) -> list[str]:
-    """Toggles that off and on switch when the scenario has no ``study``: all of model ``source``, each host-side."""
-    return applicable_toggles(source)
-
-
 def variant_overrides(text: str, scenario: Scenario, *, flag: str = "--variant") -> list[Override]:
     """What variant ``text`` changes in ``scenario``.
 
@@ -54,7 +49,7 @@ def _named(name: str, changes: Mapping[str, Any], places: Places) -> list[Overri
 
 
 def _study(which: str, scenario: Scenario, place: str) -> list[Override]:
-    names = default_study(scenario.model.source) if scenario.study is None else list(scenario.study)
+    names = applicable_toggles(scenario.model.source) if scenario.study is None else list(scenario.study)
     overrides = []
     for name in names:
         toggle = load_toggle(name)
