@@ -35,6 +35,24 @@ class Completion(Protocol):
         ...
 
 
+class CapturedProgram(Protocol):
+    """A device program that was captured: what it computes is fixed, what it reads is not.
+
+    :ivar operators: short names of the tensor operations that were seen at capture, in order; empty where none are.
+    """
+
+    @property
+    def operators(self) -> tuple[str, ...]: ...
+
+    def replay(self) -> Any:
+        """Do what the program did, over the same buffers; inside a launch, on the device that captured it.
+
+        Returns what the program returned. Tensors that it made are those of this replay, and on an accelerator valid
+        until the next replay of any program captured on the device.
+        """
+        ...
+
+
 class Device(Protocol):
     """One execution device.
 
@@ -62,6 +80,26 @@ class Device(Protocol):
         """Enqueue ``program``; ``name`` is its range on the device lane.
 
         What it returns is for devices that do not compute: see :class:`specbench.device.times.StepWork`.
+        """
+        ...
+
+    def capture(self, program: Callable[[], Any], name: str) -> CapturedProgram:
+        """Fix ``program`` as it runs now, and return what replays it. Blocks the host until that is done.
+
+        1. Launch the program eagerly once or more, so that what is made on first use exists: workspaces, constants.
+        2. Capture it. Its host code runs now and never again: branches, shapes, numbers and lists stay as they are
+           taken, ranges of a tracer are not marked again. Its operations run too on the CPU; on an accelerator they
+           do not.
+        3. ``device.launch(captured.replay, "device_step")``, as often as wanted. Each replay reads its buffers anew;
+           copies from the host are enqueued before it, as for an eager step.
+        4. Drop every reference to release it.
+
+        Buffers keep their place: fill them, never replace them. What a step leaves for the next one or for the host
+        must be written into buffers that were there before the capture.
+
+        :param name: range of the capture on the device lane.
+        :raises EngineError: the program reads a tensor's value on the host, outside a runtime operator
+            (:func:`specbench.device.recording.runtime_operator`). The device can be used afterwards.
         """
         ...
 

@@ -12,12 +12,15 @@ import threading
 import time
 from collections.abc import Callable
 from functools import cache
-from typing import Any
+from typing import Any, TypeVar
 
 import psutil
 import torch
 from torch import Tensor
 
+from specbench.device.base import CapturedProgram
+from specbench.device.recording import record
+from specbench.device.staging import StagingPool
 from specbench.device.tracing import NullTracer, Span, Tracer
 from specbench.errors import EngineError
 
@@ -63,6 +66,7 @@ class CpuCompletion:
         return self._start_ns, self._end_ns
 
 
+_Result = TypeVar("_Result")
 _Item = tuple[str, Callable[[], Any], CpuCompletion | None]
 
 
@@ -81,6 +85,7 @@ class CpuDevice:
         self._tracer: Tracer = tracer or NullTracer()
         self._num_threads = num_threads or _default_num_threads()
         self._items: queue.SimpleQueue[_Item | None] = queue.SimpleQueue()
+        self._staging = StagingPool()
         self._busy: list[Span] = []
         self._failure: BaseException | None = None
         self._closed = False
@@ -123,7 +128,7 @@ class CpuDevice:
 
     def empty_staging(self, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
         """See :class:`specbench.device.base.Device`."""
-        return torch.empty(shape, dtype=dtype)
+        return self._staging.empty(shape, dtype)
 
     def stage(self, source: Tensor) -> Tensor:
         """See :class:`specbench.device.base.Device`."""
@@ -138,6 +143,29 @@ class CpuDevice:
         completion = CpuCompletion()
         self._put((name, program, completion))
         return completion
+
+    def capture(self, program: Callable[[], Any], name: str) -> CapturedProgram:
+        """See :class:`specbench.device.base.Device` and :mod:`specbench.device.recording`; recorded on the worker."""
+        return self._compute(lambda: record(program), name)
+
+    def _compute(self, function: Callable[[], _Result], name: str) -> _Result:
+        """Run ``function`` on the worker and return its result.
+
+        What it raises is raised here and leaves the device usable, unlike what a launch raises.
+        """
+        results: list[_Result] = []
+        errors: list[BaseException] = []
+
+        def program() -> None:
+            try:
+                results.append(function())
+            except BaseException as error:
+                errors.append(error)
+
+        self.launch(program, name).wait()
+        if errors:
+            raise errors.pop()  # not held here: its traceback holds this frame
+        return results[0]
 
     def synchronize(self) -> None:
         """See :class:`specbench.device.base.Device`. The wait itself is not device work and leaves no span."""

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import gc
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from specbench.device.recording import CallNames
 from specbench.device.tracing import NullTracer, Span, Tracer
 from specbench.errors import DeviceUnavailableError
 
@@ -72,6 +75,39 @@ class _EventClock:
         return start_ns, end_ns
 
 
+class CudaGraph:
+    """See :class:`specbench.device.base.CapturedProgram`.
+
+    :param program: what was captured, with the buffers it refers to: a graph knows their addresses alone.
+    :param result: what the program returned; its tensors hold their memory in the pool.
+    """
+
+    def __init__(
+        self, graph: torch.cuda.CUDAGraph, program: Callable[[], Any], result: Any, operators: tuple[str, ...]
+    ) -> None:
+        self._graph = graph
+        self._program = program
+        self._result = result
+        self.operators = operators
+
+    def replay(self) -> Any:
+        """See :class:`specbench.device.base.CapturedProgram`. Enqueues the graph on the current stream."""
+        self._graph.replay()
+        return self._result
+
+
+@contextmanager
+def _without_garbage_collection() -> Iterator[None]:
+    """A collection during a capture may free memory of the device, which is an error there."""
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()
+
+
 class CudaDevice:
     """See :class:`specbench.device.base.Device`.
 
@@ -95,6 +131,8 @@ class CudaDevice:
         self._stream = torch.cuda.Stream(self.torch_device)  # type: ignore[no-untyped-call]
         self._clock = _EventClock(self._stream)
         self._launches: list[CudaCompletion] = []
+        # One for all: graphs are replayed one after another, so that what one leaves free the next may use.
+        self._pool = torch.cuda.graph_pool_handle()
 
     def empty_staging(self, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
         """See :class:`specbench.device.base.Device`."""
@@ -120,6 +158,22 @@ class CudaDevice:
         completion = CudaCompletion(self._clock, start, end, name)
         self._launches.append(completion)
         return completion
+
+    def capture(self, program: Callable[[], Any], name: str) -> CudaGraph:
+        """See :class:`specbench.device.base.Device`: a CUDA graph of what the program enqueues on the device's stream.
+
+        :raises RuntimeError: an operation that CUDA cannot capture.
+        """
+        graph = torch.cuda.CUDAGraph()
+        calls = CallNames()
+        self.synchronize()
+        with torch.inference_mode(), self._tracer.range(name, "device"), _without_garbage_collection():
+            # Other threads may go on allocating: what they do is not part of the graph.
+            capturing = torch.cuda.graph(graph, self._pool, self._stream, capture_error_mode="thread_local")
+            with capturing, calls:
+                result = program()
+        self.synchronize()
+        return CudaGraph(graph, program, result, tuple(calls.operators))
 
     def synchronize(self) -> None:
         """See :class:`specbench.device.base.Device`. Waits for every stream: weights load on the default one."""

@@ -26,6 +26,7 @@ from typing import Any, NamedTuple
 
 from torch import Tensor
 
+from specbench.device.base import CapturedProgram
 from specbench.device.cpu import CpuCompletion, CpuDevice
 from specbench.device.times import DeviceTimes, StepWork
 from specbench.device.tracing import Span, Tracer
@@ -108,6 +109,16 @@ def sleep_until(moment_ns: int) -> None:
         pass
 
 
+class KeptProgram(NamedTuple):
+    """A program that reads frozen descriptions of its step: to replay it is to run it again.
+
+    :ivar operators: none, since nothing is computed.
+    """
+
+    replay: Callable[[], Any]
+    operators: tuple[str, ...] = ()
+
+
 class _Taken(NamedTuple):
     """What a copy returns: how long it takes."""
 
@@ -146,6 +157,11 @@ class SimDevice(CpuDevice):
         completion = SimCompletion()
         self._put((name, program, completion))
         return completion
+
+    def capture(self, program: Callable[[], Any], name: str) -> CapturedProgram:
+        """See :class:`specbench.device.base.Device`: the program runs once, and again at every replay."""
+        self._compute(program, name)
+        return KeptProgram(program)
 
     def _copy(self, destination: Tensor, source: Tensor) -> _Taken:
         destination.copy_(source)

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import threading
+import weakref
 from collections.abc import Iterator
+from functools import partial
 
 import pytest
 import torch
 
 from specbench.device.cpu import CpuDevice
+from specbench.device.recording import runtime_operator
 from specbench.device.tracing import RangeRecorder
 from specbench.errors import EngineError
 
@@ -113,3 +116,69 @@ def test_the_worker_keeps_its_threads_whatever_others_set() -> None:
         other.close()
     finally:
         torch.set_num_threads(before)
+
+
+def test_a_captured_program_runs_where_steps_run_and_when_it_is_launched(device: CpuDevice) -> None:
+    seen: list[int] = []
+
+    @runtime_operator("note_thread")
+    def note_thread(x: torch.Tensor) -> None:  # noqa: ARG001
+        seen.append(threading.get_ident())
+
+    x, y = torch.zeros(2), torch.zeros(2)
+
+    def program() -> None:
+        note_thread(x)
+        y.copy_(x + 1)
+
+    captured = device.capture(program, "capture_step")
+    assert captured.operators == ("note_thread", "add", "copy_")
+    assert y.tolist() == [1, 1]  # it ran
+    go = threading.Event()
+    device.launch(lambda: go.wait(5), "stall")
+    device.copy_async(x, torch.full((2,), 5.0))
+    replayed = device.launch(captured.replay, "device_step")
+    assert len(seen) == 1
+    go.set()
+    assert replayed.wait(5)
+    assert y.tolist() == [6, 6]
+    assert len(set(seen)) == 1 != len(seen)
+    assert seen[0] != threading.get_ident()
+    assert [span.name for span in device.drain_busy()] == ["capture_step", "stall", "copy_to_device", "device_step"]
+
+
+def test_a_replay_returns_what_its_program_did(device: CpuDevice) -> None:
+    x = torch.zeros(2)
+    captured = device.capture(lambda: (x + 1, "sampled"), "capture_step")
+    x.fill_(3)
+    made, kind = captured.replay()
+    assert made.tolist() == [4, 4]
+    assert kind == "sampled"
+
+
+def test_what_cannot_be_captured_leaves_the_device_as_it_was(device: CpuDevice) -> None:
+    x = torch.zeros(2)
+    with pytest.raises(EngineError, match="item needs the value"):
+        device.capture(lambda: x.sum().item(), "capture_step")
+    assert device.launch(lambda: x.add_(1), "device_step").wait(5)
+    assert x.tolist() == [1, 1]
+
+
+def test_a_captured_program_goes_with_its_last_reference(device: CpuDevice) -> None:
+    x = torch.zeros(2)
+    buffer = weakref.ref(x)
+    captured = device.capture(partial(torch.Tensor.add_, x, 1), "capture_step")
+    device.launch(captured.replay, "device_step").wait(5)
+    del x
+    device.synchronize()
+    assert buffer() is not None
+    del captured
+    assert buffer() is None
+
+
+def test_what_fails_at_replay_reaches_whoever_waits(device: CpuDevice) -> None:
+    x = torch.tensor([1, 2])
+    captured = device.capture(lambda: torch.zeros(3)[x], "capture_step")
+    x.fill_(7)
+    with pytest.raises(IndexError):
+        device.launch(captured.replay, "device_step").wait(5)

@@ -186,6 +186,33 @@ def test_device_programs_run_without_autograd(device: SimDevice) -> None:
     assert seen == [True]
 
 
+def test_a_captured_program_runs_again_and_takes_the_time_it_declares(device: SimDevice) -> None:
+    ran: list[int] = []
+
+    def program() -> StepWork:
+        ran.append(threading.get_ident())
+        return StepWork(rows=len(ran), kv_tokens=0)
+
+    captured = device.capture(program, "capture_step")
+    assert len(ran) == 1
+    assert captured.operators == ()
+    completion = device.launch(captured.replay, "device_step")
+    assert completion.wait(5)
+    assert len(ran) == 2
+    assert set(ran) != {threading.get_ident()}
+    start_ns, end_ns = completion.times_ns
+    assert end_ns - start_ns == TIMES.step_ns(StepWork(rows=2, kv_tokens=0))
+
+
+def test_a_program_that_fails_at_capture_leaves_the_device_as_it_was(device: SimDevice) -> None:
+    def fail() -> None:
+        raise ValueError("broken step")
+
+    with pytest.raises(ValueError, match="broken step"):
+        device.capture(fail, "capture_step")
+    assert device.launch(lambda: NO_WORK, "device_step").wait(5)
+
+
 def test_a_closed_device_refuses_work_and_gives_the_interpreter_back() -> None:
     before_s = sys.getswitchinterval()
     one, other = SimDevice(times=TIMES), SimDevice(times=TIMES)
