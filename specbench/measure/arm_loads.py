@@ -105,7 +105,7 @@ class ArmLoads:
         self, settings: AbSettings, comparison: ComparisonPlan, trial: Trial, attempt: int, plan_hash: str | None
     ) -> MeasuredTrial:
         """One pass of a mirrored segment, on the baseline's engine, which switches."""
-        arm = self.open(comparison.baseline)
+        arm = self._open_as_planned(comparison.baseline)
         first = trial.segment * arm.concurrency
         return measure_pass(
             self._context(arm, self._subject_of(arm, comparison), plan_hash),
@@ -124,7 +124,7 @@ class ArmLoads:
         self, comparison: ComparisonPlan, trial: Trial, attempt: int, plan_hash: str | None
     ) -> MeasuredTrial:
         """One run of a unit: a slice of the workload, from an empty engine to its last token."""
-        arm = self.open(arm_points(comparison)[trial.arm or "A"])
+        arm = self._open_as_planned(arm_points(comparison)[trial.arm or "A"])
         context = self._context(arm, self._subject_of(arm, comparison), plan_hash)
         source = self._slice(arm, comparison, trial)
         if arm.window_steps is not None:
@@ -139,6 +139,13 @@ class ArmLoads:
                 injected=comparison.injected,
             )
         return measure_run(context, arm.point, trial, attempt, source, arm.concurrency, injected=comparison.injected)
+
+    def _open_as_planned(self, point: int) -> OpenArm:
+        """The arm of a point, at its own variants: another comparison that has it may have left others standing."""
+        arm = self.open(point)
+        if arm.subject.capabilities.switchable:
+            arm.subject.switch(self._arms.toggles(point))
+        return arm
 
     def _slice(self, arm: OpenArm, comparison: ComparisonPlan, trial: Trial) -> RequestSource:
         source = arm.source(trial.seed)
