@@ -18,6 +18,7 @@ The tree (exit code in brackets; a subclass keeps its parent's code)::
     |-- EngineError [4]               the engine failed while running
     |   |-- NonFiniteLogitsError      NaN or infinity in the target's logits
     |   |-- BlockAccountingError      the KV block books do not balance (a bug)
+    |   |-- OverrideLiveError         a warm-up's sampling override would reach requests (a bug)
     |   `-- StorageError              results could not be written (disk full, ...)
     `-- InterruptedRunError [130]     stopped by the user; can be resumed
 
@@ -121,6 +122,10 @@ class NonFiniteLogitsError(EngineError):
 
 class BlockAccountingError(EngineError):
     """The books of the KV block manager do not balance."""
+
+
+class OverrideLiveError(EngineError):
+    """A sampling override of the warm-up is in force while requests are served."""
 
 
 class StorageError(EngineError):

@@ -166,6 +166,15 @@ OPTIMIZATIONS = Registry(
         "state_indices": Entry(
             "specbench.engine.optimizations.state_indices:TOGGLE", "how recurrent-state indices reach the device"
         ),
+        "overlap": Entry(
+            "specbench.engine.optimizations.overlap:TOGGLE", "whether step n + 1 is launched before step n is read"
+        ),
+        "graphs": Entry(
+            "specbench.engine.optimizations.graphs:TOGGLE", "whether decode steps are captured and replayed"
+        ),
+        "capture_params": Entry(
+            "specbench.engine.optimizations.capture_params:TOGGLE", "how captures are made to record sampling"
+        ),
     },
 )
 

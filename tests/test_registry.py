@@ -176,7 +176,9 @@ def check_toggle(name: str, toggle: Any) -> None:
     assert toggle.summary
     assert toggle.source, "say where the idea comes from"
     assert isinstance(toggle.exactness, Exactness)
-    for setting in (*toggle.requires, *toggle.conflicts):
+    assert set(toggle.production) <= set(registry.DEVICES)
+    needed = [setting for variant in toggle.variants.values() for setting in variant.requires]
+    for setting in (*toggle.requires, *toggle.conflicts, *needed):
         other, _, variant = setting.partition("=")
         assert variant in registry.OPTIMIZATIONS.load(other).variants, setting
     for variant in toggle.variants.values():

@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from specbench.device.base import Device
+from specbench.engine.block_manager import Slots
 from specbench.engine.config import EngineConfig
 
 EmptyStaging = Callable[[tuple[int, ...], torch.dtype], Tensor]
@@ -32,14 +33,21 @@ class BlockOffsetSource(Protocol):
     version: int
     """Another number whenever offsets have changed."""
 
+    def first_changed_column(self, since: int) -> int:
+        """No offset left of this column has changed since ``version`` was ``since``; 0 where that is not known."""
+        ...
+
     def num_columns(self, max_kv_len: int | None = None) -> int:
         """Columns of offsets under the cap."""
         ...
 
     def write_block_offsets(
-        self, offsets: npt.NDArray[np.int32], slots: list[int], max_kv_len: int | None = None
+        self, offsets: npt.NDArray[np.int32], slots: Slots, max_kv_len: int | None = None, first_column: int = 0
     ) -> None:
-        """Fill ``offsets`` [len(slots), 2, num_columns(max_kv_len)] with those of ``slots``, in that order."""
+        """Fill ``offsets`` with those of ``slots``, in that order, from ``first_column`` on.
+
+        :param offsets: [len(slots), 2, num_columns(max_kv_len) - first_column].
+        """
         ...
 
 
@@ -47,7 +55,7 @@ class BlockOffsetSource(Protocol):
 class StagingCounters:
     """What one variant has staged so far.
 
-    :ivar steps: steps whose offsets were staged; ``columns``: of all of them together.
+    :ivar steps: steps that staged offsets; ``columns``: of all of them together.
     :ivar gated_steps: steps staged in full width because speculation may read past what the host knows.
     :ivar bytes: size of all that was staged, which is what is copied to the device.
     """
@@ -80,13 +88,21 @@ class FullBlockStaging:
         """See :class:`specbench.engine.optimizations.base.BlockStaging`."""
         return sources[0].num_columns(self.cap(max_kv_len))
 
-    def stage(self, sources: Sequence[BlockOffsetSource], slots: list[int], max_kv_len: int) -> Tensor:
+    def stage(
+        self,
+        sources: Sequence[BlockOffsetSource],
+        slots: Slots,
+        max_kv_len: int,
+        first_column: int = 0,  # noqa: ARG002 - every column, each time
+    ) -> Tensor:
         """See :class:`specbench.engine.optimizations.base.BlockStaging`."""
-        cap = self.cap(max_kv_len)
-        num_columns = sources[0].num_columns(cap)
+        return self._stage(sources, slots, self.cap(max_kv_len), 0)
+
+    def _stage(self, sources: Sequence[BlockOffsetSource], slots: Slots, cap: int | None, first_column: int) -> Tensor:
+        num_columns = sources[0].num_columns(cap) - first_column
         staged = self._empty_staging((len(sources), len(slots), 2, num_columns), torch.int32)
         for offsets, source in zip(staged.numpy(), sources, strict=True):
-            source.write_block_offsets(offsets, slots, cap)
+            source.write_block_offsets(offsets, slots, cap, first_column)
         self.counters.steps += 1
         self.counters.columns += num_columns
         self.counters.bytes += staged.numel() * staged.element_size()
@@ -95,6 +111,8 @@ class FullBlockStaging:
 
 class BoundedBlockStaging(FullBlockStaging):
     """Variant ``bounded``: the columns that hold the longest sequence of the batch, as long as the host counts it.
+
+    Of those, a step that goes on from the last one is given the ones that may have changed.
 
     :param can_outrun_host: device lengths may run ahead of the host's count, and blocks of draft tokens are allocated
         before they are counted. All columns are staged then.
@@ -108,10 +126,12 @@ class BoundedBlockStaging(FullBlockStaging):
         """See :meth:`FullBlockStaging.cap`."""
         return None if self._can_outrun_host else max_kv_len
 
-    def stage(self, sources: Sequence[BlockOffsetSource], slots: list[int], max_kv_len: int) -> Tensor:
+    def stage(
+        self, sources: Sequence[BlockOffsetSource], slots: Slots, max_kv_len: int, first_column: int = 0
+    ) -> Tensor:
         """See :class:`specbench.engine.optimizations.base.BlockStaging`."""
         self.counters.gated_steps += self._can_outrun_host
-        return super().stage(sources, slots, max_kv_len)
+        return self._stage(sources, slots, self.cap(max_kv_len), first_column)
 
 
 def build_full(config: EngineConfig, device: Device) -> FullBlockStaging:  # noqa: ARG001

@@ -17,14 +17,23 @@ from specbench.engine.model_runner import ModelRunner
 from specbench.engine.models.checkpoint import resolve_model_config
 from specbench.engine.models.config import ModelConfig
 from specbench.engine.models.loading import LoadedModel, load_model, load_shape
-from specbench.engine.optimizations.base import build_switch, load_toggle
+from specbench.engine.optimizations.base import StepPrograms, Switch, build_switch, load_toggle
 from specbench.engine.recurrence import with_recurrence
 from specbench.engine.sampling.acceptance import build_acceptance
+from specbench.engine.sampling.step_sampling import StepSampling
 from specbench.engine.scheduler import Scheduler
 from specbench.engine.simulated_runner import SimulatedRunner
 from specbench.errors import CapacityError, InputError
 
-_TOGGLES = ("sampling_params", "block_staging", "input_prep", "state_indices")
+_TOGGLES = (
+    "sampling_params",
+    "block_staging",
+    "input_prep",
+    "state_indices",
+    "overlap",
+    "graphs",
+    "capture_params",
+)
 """Those with a choice point in the engine, where the model has a use for them."""
 
 
@@ -80,6 +89,7 @@ def _assemble(
         for name in _TOGGLES
         if loaded.config.has_recurrent_state or not load_toggle(name).needs_recurrent_state
     }
+    graphs: Switch[StepPrograms] = switches["graphs"]
     runner_class = ModelRunner if device.computes else SimulatedRunner
     runner = runner_class(
         config,
@@ -89,18 +99,23 @@ def _assemble(
         build_drafter(config.drafter),
         build_acceptance(config.acceptance, config.drafter.max_draft_len),
         tracer,
+        graphs,
     )
     preparation = InputPreparation(
         config,
         [scheduler.blocks],
-        switches["sampling_params"],
+        graphs,
         switches["block_staging"],
         switches["input_prep"],
         tracer,
         num_position_rows=loaded.model.num_position_rows,
         state_indices=switches.get("state_indices"),
     )
+    live = StepSampling(switches["sampling_params"])
+    for variant in graphs.variants.values():
+        variant.connect(runner, preparation, live, switches["capture_params"])
     device.synchronize()
+    graphs.current.settle()
     return LLMEngine(config, loaded, device, scheduler, preparation, runner, tracer, switches, owns_device=owns_device)
 
 
@@ -125,7 +140,8 @@ def _build_attention(
         )
     cache = KVCache(
         num_layers=model_config.num_kv_layers,
-        num_blocks=config.num_blocks,
+        num_blocks=config.num_blocks + config.num_padding_blocks,
+        num_padding_blocks=config.num_padding_blocks,
         tokens_per_block=config.tokens_per_block,
         num_kv_heads=model_config.num_kv_heads,
         head_dim=model_config.head_dim,

@@ -90,7 +90,6 @@ class EngineConfig:
 
     :param max_num_tokens: most token rows a step may carry; prompts are chunked to fit.
     :param num_blocks: KV blocks in the pool.
-    :param overlap: launch step n + 1 before the host has seen the tokens of step n.
     :param device_times: of ``device`` sim, which declares them; None: the device computes, for as long as it takes.
     """
 
@@ -102,7 +101,6 @@ class EngineConfig:
     dtype: str = "bfloat16"
     tokens_per_block: int = 32
     max_num_tokens: int = 512
-    overlap: bool = False
     attention: str = "cpu-paged"
     num_threads: int | None = None
     drafter: DrafterSpec = field(default_factory=DrafterSpec)
@@ -135,6 +133,16 @@ class EngineConfig:
     def blocks_per_sequence(self) -> int:
         """KV blocks one sequence of ``max_seq_len`` needs, rows past its end included."""
         return -(-self.max_positions // self.tokens_per_block)
+
+    @property
+    def num_padding_blocks(self) -> int:
+        """KV blocks beside the pool, for the slot that padding requests share."""
+        return -(-positions_for(1, self.drafter.max_draft_len) // self.tokens_per_block)
+
+    @property
+    def padding_slot(self) -> int:
+        """The slot of padding requests, behind those of requests."""
+        return self.max_batch_size
 
     @property
     def max_positions(self) -> int:

@@ -54,6 +54,10 @@ class DeviceState:
             self.token_ids[chunk.slot, chunk.end] = chunk.next_token_id
             self.num_tokens[chunk.slot] = chunk.end + 1
 
+    def reset_padding(self) -> None:
+        """Make padding's slot a sequence of one token: each step commits to it as to any other."""
+        self.num_tokens[-1:].fill_(1)
+
     def commit(self, slots: Tensor, token_ids: Tensor, num_committed: Tensor) -> None:
         """Append ``num_committed`` [B] of ``token_ids`` [B, W] to ``slots`` [B]; the rest of a row is left stale."""
         num_tokens = self.num_tokens[slots]

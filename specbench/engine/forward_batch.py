@@ -8,9 +8,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import Enum
 
+import numpy as np
+import numpy.typing as npt
 from torch import Tensor
 
 from specbench.engine.sampling.metadata import SamplingRows
+from specbench.engine.sampling.step_params import StepParams
 from specbench.engine.state_indices import StateIndices
 
 
@@ -72,12 +75,16 @@ class ForwardBatch:
     :param generation_slots: int64 [num_generation], host.
     :param block_offsets: int32 [pools, requests, 2 (keys, values), columns], host; context requests first. Columns that
         are not sent stay as they are on the device. None: as in the last step, all of them.
+    :param first_block_column: where ``block_offsets`` begin; columns left of it are as in the last step.
     :param sampling: parameters of every row that selects a token: one a sampling chunk, K + 1 a generation request.
     :param next_draft_len: tokens the drafter proposes for the next step.
     :param shape: what profilers show, see :class:`specbench.engine.scheduler.Schedule`.
-    :param max_num_tokens: no sequence of the batch is longer than this after the step.
+    :param max_num_tokens: no sequence of the batch is longer than this after the step; None: not known, as the step is
+        recorded for any length.
     :param places: present when ``source`` is ``HOST``.
     :param state: where the recurrent state of each request is; None for a model without.
+    :param asked: what the requests ask of the sampler, whatever ``sampling`` holds; None: not said.
+    :param num_padding: requests at the end that fill the batch up to a captured size.
     """
 
     step: int
@@ -89,10 +96,13 @@ class ForwardBatch:
     block_offsets: Tensor | None
     sampling: SamplingRows
     shape: str
-    max_num_tokens: int
+    max_num_tokens: int | None
     source: InputSource
     places: RowPlaces | None = None
+    first_block_column: int = 0
     state: StateIndices | None = None
+    asked: StepParams | None = None
+    num_padding: int = 0
 
     @property
     def context_lens(self) -> list[int]:
@@ -116,7 +126,47 @@ class ForwardBatch:
 
 
 COMMITTED, DRAFTED, FINITE, TOKENS = 0, 1, 2, 3
-"""Columns of a step's output as the device writes it, a row a request; token ids from the last one on."""
+"""Columns of a step's output as the device writes it, a row a request. From the last one on K + 1 token ids, then of
+each of these rows the top_k, and the temperature and top_p, that it was drawn with; see :class:`OutputColumns`."""
+
+
+@dataclass(frozen=True)
+class OutputColumns:
+    """Where a row of the output of a step with ``draft_len`` draft tokens holds what.
+
+    What rows were drawn with stays zero in a step that draws nothing; see :mod:`specbench.engine.sampling.audit`.
+    """
+
+    draft_len: int
+
+    @property
+    def tokens(self) -> slice:
+        """Token ids."""
+        return self._block(0)
+
+    @property
+    def top_k(self) -> slice:
+        """Of each row."""
+        return self._block(1)
+
+    @property
+    def pairs(self) -> slice:
+        """Temperature and top_p of each row, the two float32 halves of a word."""
+        return self._block(2)
+
+    @property
+    def effective(self) -> slice:
+        """``top_k`` and ``pairs``."""
+        return slice(self.top_k.start, self.pairs.stop)
+
+    @property
+    def count(self) -> int:
+        """Columns in all."""
+        return TOKENS + 3 * (self.draft_len + 1)
+
+    def _block(self, index: int) -> slice:
+        first = TOKENS + index * (self.draft_len + 1)
+        return slice(first, first + self.draft_len + 1)
 
 
 @dataclass(frozen=True)
@@ -126,8 +176,10 @@ class StepOutput:
     :param token_ids: committed ids by request, beyond an end of sequence included.
     :param num_drafted: draft tokens that the drafter had proposed for the step, by request.
     :param is_finite: by request, False when the logits of one of its rows held NaN or infinity.
+    :param effective: int64 [requests, 2 (K + 1)], columns :attr:`OutputColumns.effective`.
     """
 
     token_ids: list[list[int]]
     num_drafted: list[int]
     is_finite: list[bool]
+    effective: npt.NDArray[np.int64]

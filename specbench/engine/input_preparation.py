@@ -5,18 +5,21 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from specbench.device.tracing import Tracer
+from specbench.engine.block_manager import Slots
 from specbench.engine.block_staging import BlockOffsetSource
 from specbench.engine.config import EngineConfig
 from specbench.engine.forward_batch import ContextRows, ForwardBatch, InputSource, RowPlaces
-from specbench.engine.optimizations.base import BlockStaging, InputPrep, SamplingParamsFill, StateIndicesFill, Switch
+from specbench.engine.optimizations.base import BlockStaging, InputPrep, StateIndicesFill, StepPrograms, Switch
 from specbench.engine.request import Request
 from specbench.engine.sampling.metadata import SamplingRows
 from specbench.engine.sampling.params import SamplingParams
 from specbench.engine.sampling.replay import tokens_to_boundary
+from specbench.engine.sampling.step_params import ParamsReader, StepParams
 from specbench.engine.scheduler import ContextChunk, Schedule
 from specbench.engine.state_indices import StateIndices
 
@@ -40,8 +43,8 @@ class InputPreparation:
     Staging is fresh each step: copies read it when they execute, which may be after the next step was prepared.
 
     :param blocks: owners of the KV blocks, one a pool.
-    :param sampling_params: the choice point of that name, and so ``block_staging`` and ``input_prep``; whoever stands
-        there is called.
+    :param graphs: the choice point of that name, and so ``block_staging`` and ``input_prep``; whoever stands there is
+        called. It knows whose sampling metadata a step is filled in through.
     :param num_position_rows: see :attr:`specbench.engine.models.base.CausalLM.num_position_rows`.
     :param state_indices: the choice point of that name; None: the model has no recurrent state.
     """
@@ -50,7 +53,7 @@ class InputPreparation:
         self,
         config: EngineConfig,
         blocks: Sequence[BlockOffsetSource],
-        sampling_params: Switch[SamplingParamsFill],
+        graphs: Switch[StepPrograms],
         block_staging: Switch[BlockStaging],
         input_prep: Switch[InputPrep],
         tracer: Tracer,
@@ -58,7 +61,8 @@ class InputPreparation:
         state_indices: Switch[StateIndicesFill] | None = None,
     ) -> None:
         self._blocks = blocks
-        self._sampling_params = sampling_params
+        self._graphs = graphs
+        self._asked = ParamsReader()
         self._block_staging = block_staging
         self._input_prep = input_prep
         self._tracer = tracer
@@ -70,6 +74,7 @@ class InputPreparation:
 
     def prepare(self, step: int, schedule: Schedule) -> ForwardBatch:
         """Return the batch of ``schedule``; enqueues the copies of the sampling parameters."""
+        self._schedule = schedule
         return self._input_prep.current.prepare(step, schedule, self)
 
     def build(self, step: int, schedule: Schedule) -> FullPass:
@@ -79,7 +84,7 @@ class InputPreparation:
         sampling = [index for index, chunk in enumerate(schedule.context) if chunk.samples]
         first = len(schedule.context)
         row_counts = [1] * len(sampling) + [schedule.draft_len + 1] * len(schedule.generation)
-        sampling_rows = self.fill_sampling_params(
+        asked, sampling_rows = self.fill_sampling_params(
             [requests[index].params for index in sampling] + [request.params for request in schedule.generation],
             row_counts,
             [slots[index] for index in sampling] + slots[first:],
@@ -91,7 +96,7 @@ class InputPreparation:
             step=step,
             context=tuple(_context_rows(chunk) for chunk in schedule.context),
             context_token_ids=_context_token_ids(schedule.context),
-            generation_slots=torch.tensor(slots[first:], dtype=torch.int64),
+            generation_slots=_int64(slots[first:]),
             draft_len=schedule.draft_len,
             next_draft_len=schedule.next_draft_len,
             block_offsets=self.stage_blocks(slots, max_kv_len),
@@ -101,6 +106,8 @@ class InputPreparation:
             source=self._source,
             places=self._places(schedule, kv_lens) if self._source is InputSource.HOST else None,
             state=self.fill_state_indices(slots, schedule.num_padding),
+            asked=asked,
+            num_padding=schedule.num_padding,
         )
         return FullPass(batch, slots, row_counts, max_kv_len)
 
@@ -117,8 +124,8 @@ class InputPreparation:
         for chunk in schedule.context:
             positions.extend(range(chunk.start, chunk.end))
         positions.extend([kv_len - 1 for kv_len in kv_lens])
-        placed = torch.tensor(positions, dtype=torch.int64)
-        return RowPlaces(placed, torch.tensor(kv_lens, dtype=torch.int64), self.rotary_positions(schedule, placed))
+        placed = _int64(positions)
+        return RowPlaces(placed, _int64(kv_lens), self.rotary_positions(schedule, placed))
 
     def rotary_positions(self, schedule: Schedule, positions: Tensor) -> Tensor | None:  # noqa: ARG002
         """Positions [rows, 1, T] that the model rotates by, where it asks for several rows: in text they are equal.
@@ -131,31 +138,45 @@ class InputPreparation:
 
     def fill_sampling_params(
         self, params: list[SamplingParams], row_counts: list[int], slots: list[int]
-    ) -> SamplingRows:
-        """Bring the sampling parameters of a step to the device, one entry a request that selects a token."""
-        with self._tracer.range("populate_sampling_params"):
-            return self._sampling_params.current.fill(params, row_counts, slots)
+    ) -> tuple[StepParams, SamplingRows]:
+        """Bring the sampling parameters of a step to the device, one entry a request that selects a token.
 
-    def stage_blocks(self, slots: list[int], max_kv_len: int) -> Tensor:
+        :return: what was asked for, and what the step is given.
+        """
+        with self._tracer.range("populate_sampling_params"):
+            asked = self._asked.read(params, row_counts)
+            sampling = self._graphs.current.sampling_for(self._schedule, asked.all_greedy)
+            return asked, sampling.fill(params, row_counts, slots)
+
+    def stage_blocks(self, slots: Slots, max_kv_len: int, first_column: int = 0) -> Tensor:
         """Stage the block offsets of ``slots``; see :class:`specbench.engine.optimizations.base.BlockStaging`."""
         with self._tracer.range("stage_block_offsets"):
-            return self._block_staging.current.stage(self._blocks, slots, max_kv_len)
+            return self._block_staging.current.stage(self._blocks, slots, max_kv_len, first_column)
 
     def num_block_columns(self, max_kv_len: int) -> int:
-        """Columns that :meth:`stage_blocks` would stage."""
+        """Columns that :meth:`stage_blocks` would stage from the first on."""
         return self._block_staging.current.num_columns(self._blocks, max_kv_len)
 
     @property
-    def blocks_version(self) -> int:
-        """Another number whenever a block offset has changed."""
-        return sum(source.version for source in self._blocks)
+    def block_versions(self) -> list[int]:
+        """One a pool; another number whenever a block offset has changed."""
+        return [source.version for source in self._blocks]
+
+    def first_changed_column(self, since: list[int]) -> int:
+        """No block offset left of this column has changed since :attr:`block_versions` were ``since``."""
+        return min(source.first_changed_column(version) for source, version in zip(self._blocks, since, strict=True))
 
 
 def _context_token_ids(chunks: list[ContextChunk]) -> Tensor:
     token_ids: list[int] = []
     for chunk in chunks:
         token_ids.extend(chunk.request.prefill_tokens(chunk.start, chunk.end))
-    return torch.tensor(token_ids, dtype=torch.int64)
+    return _int64(token_ids)
+
+
+def _int64(values: list[int]) -> Tensor:
+    """A list as a tensor; numpy reads lists three times as fast as torch does."""
+    return torch.from_numpy(np.array(values, dtype=np.int64))
 
 
 def _slot(request: Request) -> int:

@@ -19,7 +19,8 @@ class KVCache:
     have been NaN or infinite. Backends can therefore mask a cell nobody owns by adding minus infinity to its score;
     with a NaN left in it, the masked cell would still spoil the sum (0 * NaN is NaN).
 
-    :param num_blocks: blocks of the pool, shared by all requests.
+    :param num_blocks: blocks, padding's included.
+    :param num_padding_blocks: how many of them, the last ones, belong to padding requests: nobody asks what is there.
     """
 
     def __init__(
@@ -31,9 +32,11 @@ class KVCache:
         head_dim: int,
         dtype: torch.dtype,
         device: torch.device,
+        num_padding_blocks: int = 0,
     ) -> None:
         self.num_layers = num_layers
         self.num_blocks = num_blocks
+        self.first_padding_block = num_blocks - num_padding_blocks
         self.tokens_per_block = tokens_per_block
         self.num_kv_heads = num_kv_heads
         self.head_dim = head_dim

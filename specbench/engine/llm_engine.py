@@ -16,14 +16,15 @@ from specbench.engine.forward_batch import ContextRows, StepOutput
 from specbench.engine.input_preparation import InputPreparation
 from specbench.engine.model_runner import ModelRunner, PendingStep
 from specbench.engine.models.loading import LoadedModel
-from specbench.engine.optimizations.base import Switch
+from specbench.engine.optimizations.base import StepOrder, StepPrograms, Switch
 from specbench.engine.request import Request
+from specbench.engine.sampling.audit import AuditLog
 from specbench.engine.sampling.params import SamplingParams
 from specbench.engine.sampling.replay import check_replay
 from specbench.engine.scheduler import Schedule, Scheduler
 from specbench.engine.step_accounting import StepTimes, account_step
 from specbench.errors import CapacityError, InputError, NonFiniteLogitsError, PromptTooLongError, UnknownNameError
-from specbench.records import StepRecord
+from specbench.records import SamplingAudit, StepRecord
 
 
 @dataclass(frozen=True)
@@ -46,8 +47,8 @@ class _InFlight:
 class LLMEngine:
     """Continuous batching over one model. Build it with :func:`specbench.engine.build.build_engine`.
 
-    With ``config.overlap`` a call of :meth:`step` launches a step before it reads the one launched by the call
-    before, so its events are those of the earlier step.
+    With overlap a call of :meth:`step` launches a step before it reads the one launched by the call before, so its
+    events are those of the earlier step.
 
     :param switches: the toggles of this engine by name, each connected to its choice point.
     :param owns_device: :meth:`shutdown` closes the device; else others go on using it.
@@ -75,12 +76,16 @@ class LLMEngine:
         self._model_runner = model_runner
         self._tracer = tracer
         self._switches = switches
+        self._step_order: Switch[StepOrder] = switches["overlap"]
         self._owns_device = owns_device
         self._requests: dict[str, Request] = {}
         self._ids = itertools.count()
         self._num_steps = 0
         self._in_flight: _InFlight | None = None
         self._steps: list[StepRecord] = []
+        self._graphs: Switch[StepPrograms] = switches["graphs"]
+        self._audit = AuditLog()
+        self._audit.switch(self.variants)
 
     def add_request(
         self, prompt_token_ids: Sequence[int], params: SamplingParams, *, request_id: str | None = None
@@ -196,9 +201,7 @@ class LLMEngine:
     def step(self) -> list[StepEvent]:
         """Launch the next step and return the events of the step whose tokens reached the host."""
         launched = self._launch()
-        if not self.config.overlap:
-            return self._finish(launched)
-        finished, self._in_flight = self._in_flight, launched
+        finished, self._in_flight = self._step_order.current.choose(self._in_flight, launched)
         return self._finish(finished)
 
     def flush(self) -> list[StepEvent]:
@@ -227,7 +230,18 @@ class LLMEngine:
         events = self.flush()
         for name, variant in choices.items():
             self._switches[name].switch(variant)
+        self._graphs.current.settle()
+        self._audit.switch(self.variants)
         return events
+
+    def drain_audit(self) -> list[SamplingAudit]:
+        """What requests asked of the sampler and what they were served with, by row since the last call."""
+        return self._audit.drain()
+
+    def describe_captures(self) -> dict[str, Any]:
+        """What the variants of ``graphs`` have captured so far; empty where none has."""
+        found = [variant.describe() for variant in self._graphs.variants.values()]
+        return next((described for described in found if described), {})
 
     def read_counters(self) -> dict[str, dict[str, dict[str, int]]]:
         """By toggle and variant, what each has done since the engine was built."""
@@ -237,14 +251,15 @@ class LLMEngine:
         host_start_ns = time.perf_counter_ns()
         with self._tracer.range("schedule"):
             schedule = self._scheduler.schedule()
+            fitted = schedule if schedule.is_empty else self._graphs.current.fit(schedule)
         if schedule.is_empty:
             return None
         self._num_steps += 1
         step = self._num_steps
-        self._tracer.step_started(step, schedule.shape)
-        with self._tracer.range("prepare_inputs", detail=schedule.shape):
-            batch = self._input_preparation.prepare(step, schedule)
-        with self._tracer.range("launch", detail=schedule.shape):
+        self._tracer.step_started(step, fitted.shape)
+        with self._tracer.range("prepare_inputs", detail=fitted.shape):
+            batch = self._input_preparation.prepare(step, fitted)
+        with self._tracer.range("launch", detail=fitted.shape):
             pending = self._model_runner.launch(batch)
         return _InFlight(schedule, pending, host_start_ns, time.perf_counter_ns())
 
@@ -273,6 +288,7 @@ class LLMEngine:
             if live[row]:
                 kept[row] = request.commit(token_ids, now_ns)
                 events.append(self._event(request, token_ids[: kept[row]]))
+        self._audit.check(in_flight.pending.batch, output.effective)
         times = StepTimes(in_flight.host_start_ns, in_flight.launch_ns, *in_flight.pending.completion.times_ns, now_ns)
         self._steps.append(account_step(in_flight.pending.batch, schedule, output, live, kept, times))
         return events

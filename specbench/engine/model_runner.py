@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from specbench.device.base import Completion, Device
+from specbench.device.recording import runtime_operator
 from specbench.device.tracing import Tracer
 from specbench.engine.attention.base import AttentionOperator
 from specbench.engine.attention.metadata import AttentionMetadata
@@ -23,10 +24,13 @@ from specbench.engine.forward_batch import (
     TOKENS,
     ContextRows,
     ForwardBatch,
+    OutputColumns,
     StepOutput,
 )
 from specbench.engine.models.base import CausalLM
+from specbench.engine.optimizations.base import StepPrograms, Switch
 from specbench.engine.sampling.acceptance import Acceptance
+from specbench.engine.sampling.audit import pack_pairs
 from specbench.engine.sampling.sampler import Selection, select_and_check
 from specbench.engine.step_inputs import StepInputs, StepRows
 
@@ -42,11 +46,13 @@ class PendingStep:
     def read(self) -> StepOutput:
         """Wait for the step and return its output."""
         self.completion.wait()
-        rows = self.output.tolist()
+        columns, values = OutputColumns(self.batch.draft_len), self.output.numpy()
+        rows = values[:, : columns.tokens.stop].tolist()
         return StepOutput(
             token_ids=[row[TOKENS : TOKENS + row[COMMITTED]] for row in rows],
             num_drafted=[row[DRAFTED] for row in rows],
             is_finite=[bool(row[FINITE]) for row in rows],
+            effective=values[:, columns.effective],
         )
 
 
@@ -62,8 +68,10 @@ class ModelRunner:
         drafter: Drafter,
         acceptance: Acceptance,
         tracer: Tracer,
+        graphs: Switch[StepPrograms],
     ) -> None:
         self._device = device
+        self._graphs = graphs
         self._model = model
         self._attention = attention
         self._drafter = drafter
@@ -76,8 +84,10 @@ class ModelRunner:
         """Enqueue the copies and the program of one step and return at once."""
         self.inputs.upload(batch)
         self._upload_recordings(batch.context)
-        output = self._device.empty_staging((batch.num_requests, TOKENS + batch.draft_len + 1), torch.int64)
-        return PendingStep(batch, self._device.launch(self._program(batch, output), "device_step"), output)
+        shape = (batch.num_requests - batch.num_padding, OutputColumns(batch.draft_len).count)
+        output = self._device.empty_staging(shape, torch.int64)
+        program = self._graphs.current.program_for(batch, output)
+        return PendingStep(batch, self._device.launch(program, "device_step"), output)
 
     def write_cached(self, rows: ContextRows, token_ids: list[int], blocks: list[int]) -> None:
         """Enqueue what makes a context count as computed: its state, and noise for keys and values.
@@ -104,15 +114,23 @@ class ModelRunner:
                 destination = self.state.tokens_to_boundary[chunk.slot, start : start + num_positions]
                 self._device.copy_async(destination, self._device.stage(chunk.tokens_to_boundary))
 
-    def _program(self, batch: ForwardBatch, output: Tensor) -> Callable[[], Any]:
-        """The step as the device runs it."""
+    def program(self, batch: ForwardBatch, output: Tensor) -> Callable[[], Any]:
+        """The step as the device runs it, operation by operation.
+
+        It reads tensors of the engine that stay where they are, and of ``batch`` plain facts that decide its branches:
+        recorded once, it serves every step of which these are true.
+
+        :param output: int64 [requests, :attr:`OutputColumns.count`], written last.
+        """
 
         def program() -> None:
+            if batch.num_padding:
+                self.state.reset_padding()
             slots = self.inputs.slots[: batch.num_generation]
             self._write_context(batch, self.inputs.token_ids[: batch.num_context_tokens])
             rows = self.inputs.read_rows(batch, self.state)
             with self._tracer.range("target_forward", "device", batch.shape):
-                self._attention.prepare(self._attention_metadata(batch, rows))
+                self._prepare_attention(batch, rows.positions, rows.kv_lens)
                 hidden = self._model.forward(rows.token_ids, rows.model_positions, self._attention)
                 finite_chunks = self._check_chunks(batch, hidden)
                 selecting = hidden if rows.selecting is None else hidden[rows.selecting]
@@ -130,16 +148,20 @@ class ModelRunner:
         for chunk, chunk_token_ids in zip(batch.context, token_ids.split_with_sizes(batch.context_lens), strict=True):
             self.state.write_context(chunk, chunk_token_ids)
 
-    def _attention_metadata(self, batch: ForwardBatch, rows: StepRows) -> AttentionMetadata:
+    @runtime_operator("prepare_attention")
+    def _prepare_attention(self, batch: ForwardBatch, positions: Tensor, kv_lens: Tensor) -> None:
+        self._attention.prepare(self._attention_metadata(batch, positions, kv_lens))
+
+    def _attention_metadata(self, batch: ForwardBatch, positions: Tensor, kv_lens: Tensor) -> AttentionMetadata:
         return AttentionMetadata(
             num_context=len(batch.context),
             context_query_lens=batch.context_lens,
             context_kv_lens=[chunk.end for chunk in batch.context],
             num_generation=batch.num_generation,
             rows_per_generation=batch.draft_len + 1,
-            generation_kv_lens=rows.kv_lens,
+            generation_kv_lens=kv_lens,
             block_table=self.inputs.block_table(batch.num_requests),
-            positions=rows.positions,
+            positions=positions,
             max_generation_kv_len=batch.max_num_tokens,
             state=batch.state,
         )
@@ -162,7 +184,9 @@ class ModelRunner:
         output: Tensor,
     ) -> None:
         num_context, num_rows = len(batch.context), batch.draft_len + 1
-        result = torch.zeros(output.shape, dtype=torch.int64, device=self._device.torch_device)
+        columns = OutputColumns(batch.draft_len)
+        shape = (batch.num_requests, columns.count)
+        result = torch.zeros(shape, dtype=torch.int64, device=self._device.torch_device)
         result[:, FINITE] = 1
         if finite_chunks:
             result[:num_context, FINITE] = torch.stack(finite_chunks).to(torch.int64)
@@ -170,6 +194,8 @@ class ModelRunner:
             positions = (rows.positions if rows.selecting is None else rows.positions[rows.selecting]) + 1
             selection = select_and_check(logits, batch.sampling, rows.seeds, positions)
             num_sampling = self._commit_context(batch, selection, result)
+            if not batch.sampling.all_greedy:
+                self._tell_parameters(batch, num_sampling, result)
             if batch.num_generation:
                 target = selection.token_ids[num_sampling:].view(-1, num_rows)
                 token_ids, num_committed = self._acceptance.accept(
@@ -181,8 +207,22 @@ class ModelRunner:
                 generation[:, COMMITTED] = num_committed
                 generation[:, DRAFTED] = self._acceptance.count_proposed(rows.num_draft_tokens, batch.draft_len)
                 generation[:, FINITE] = selection.is_finite[num_sampling:].view(-1, num_rows).all(dim=1)
-                generation[:, TOKENS:] = token_ids
-        output.copy_(result, non_blocking=True)
+                generation[:, columns.tokens] = token_ids
+        output.copy_(result[: output.shape[0]], non_blocking=True)
+
+    @staticmethod
+    def _tell_parameters(batch: ForwardBatch, num_sampling: int, result: Tensor) -> None:
+        """Write down what each row was drawn with; see :mod:`specbench.engine.sampling.audit`."""
+        columns, shape = OutputColumns(batch.draft_len), (batch.num_generation, -1)
+        top_k, pairs = batch.sampling.top_k, pack_pairs(batch.sampling)
+        if num_sampling:
+            rows = [row for row, chunk in enumerate(batch.context) if chunk.samples]
+            result[rows, columns.top_k.start] = top_k[:num_sampling]
+            result[rows, columns.pairs.start] = pairs[:num_sampling]
+        if batch.num_generation:
+            generation = result[len(batch.context) :]
+            generation[:, columns.top_k] = top_k[num_sampling:].view(shape)
+            generation[:, columns.pairs] = pairs[num_sampling:].view(shape)
 
     def _commit_context(self, batch: ForwardBatch, selection: Selection, result: Tensor) -> int:
         """Commit the first token of each chunk that samples; return how many there are."""

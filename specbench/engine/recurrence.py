@@ -11,6 +11,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from specbench.device.recording import runtime_operator
 from specbench.engine.attention.base import AttentionOperator
 from specbench.engine.attention.metadata import AttentionMetadata
 from specbench.engine.gated_delta import advance, advance_sequence, convolve, normalize_heads
@@ -89,6 +90,7 @@ class GatedDeltaOperator:
         before = self.cache.choose(slots, num_read)
         return _Generation(start, num_rows, before, self.cache.replace(slots, num_read + 1, num_rows))
 
+    @runtime_operator("recurrence")
     def forward(self, layer: int, qkv: Tensor, g: Tensor, beta: Tensor, conv_weight: Tensor) -> Tensor:
         """Read every row of the step into the state of its request.
 

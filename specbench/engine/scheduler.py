@@ -63,9 +63,11 @@ class Schedule:
 
     @property
     def shape(self) -> str:
-        """For profilers: context requests and their rows, generation requests, K."""
+        """For profilers: context requests and their rows, generation requests, padding requests if any, K."""
         num_rows = sum(chunk.num_tokens for chunk in self.context)
-        return f"ctx={len(self.context)}/{num_rows} gen={len(self.generation)} K={self.draft_len}"
+        padding = f"+{self.num_padding}" if self.num_padding else ""
+        num_generation = len(self.generation) - self.num_padding
+        return f"ctx={len(self.context)}/{num_rows} gen={num_generation}{padding} K={self.draft_len}"
 
 
 class Scheduler:
@@ -80,7 +82,11 @@ class Scheduler:
         self.num_preemptions = 0
         self._num_proposed = 0
         self.blocks = BlockManager(
-            config.num_blocks, config.max_batch_size, config.blocks_per_sequence, config.tokens_per_block
+            config.num_blocks,
+            config.max_batch_size,
+            config.blocks_per_sequence,
+            config.tokens_per_block,
+            config.num_padding_blocks,
         )
 
     @property

@@ -15,6 +15,7 @@ from specbench.engine.drafters.base import Drafter
 from specbench.engine.forward_batch import ContextRows, ForwardBatch
 from specbench.engine.model_runner import ModelRunner
 from specbench.engine.models.base import CausalLM
+from specbench.engine.optimizations.base import StepPrograms, Switch
 from specbench.engine.sampling.acceptance import Acceptance, PlannedAcceptance
 from specbench.engine.simulated_step import SimulatedStep
 from specbench.errors import InputError
@@ -37,8 +38,9 @@ class SimulatedRunner(ModelRunner):
         drafter: Drafter,
         acceptance: Acceptance,
         tracer: Tracer,
+        graphs: Switch[StepPrograms],
     ) -> None:
-        super().__init__(config, device, model, attention, drafter, acceptance, tracer)
+        super().__init__(config, device, model, attention, drafter, acceptance, tracer, graphs)
         if not isinstance(acceptance, PlannedAcceptance):
             raise InputError(
                 f"device {config.device} computes no tokens to judge, so that they must be accepted by number",
@@ -57,7 +59,7 @@ class SimulatedRunner(ModelRunner):
         """Nothing is in the cache; the slot has another request."""
         self._step.forget(rows.slot)
 
-    def _program(self, batch: ForwardBatch, output: Tensor) -> Callable[[], StepWork]:
+    def program(self, batch: ForwardBatch, output: Tensor) -> Callable[[], StepWork]:
         """The books, and what the device is to take its time for."""
         inputs = self.inputs
         return lambda: self._step.keep_books(

@@ -12,11 +12,16 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass, replace
 
+import numpy as np
+import numpy.typing as npt
+from torch import Tensor
+
 from specbench.device.base import Device
 from specbench.engine.config import EngineConfig
 from specbench.engine.forward_batch import ForwardBatch, InputSource
 from specbench.engine.input_preparation import FullPass, InputPreparation
 from specbench.engine.request import Request
+from specbench.engine.sampling.params import SamplingParams
 from specbench.engine.scheduler import Schedule
 
 REASONS = ("context", "speculation", "padding", "warm_up", "batch_changed", "switched")
@@ -28,15 +33,19 @@ serves nobody, other requests or another order, another variant in between."""
 class _LastStep:
     """What the device's buffers hold, as far as the host has to know.
 
-    :ivar num_columns: of the block offsets that were sent last; ``blocks_version``: what they were taken from.
+    :ivar params: of the requests, which keep theirs as long as they live.
+    :ivar num_columns: of block offsets that are on the device as they are at ``block_versions``.
     """
 
     requests: list[Request]
+    params: list[SamplingParams]
     slots: list[int]
+    slots_array: npt.NDArray[np.intp]
     row_counts: list[int]
     batch: ForwardBatch
     max_kv_len: int
-    blocks_version: int
+    max_num_tokens: int
+    block_versions: list[int]
     num_columns: int
 
 
@@ -73,7 +82,7 @@ class SteadyStateInputs:
         if last is not None and obstacle is None:
             if self._is_same_batch(last, schedule):
                 self._hits += 1
-                return self._advance(last, step, schedule, preparation)
+                return self._advance(last, step, preparation)
             self._drop("batch_changed")
         elif obstacle is not None:
             self._drop(obstacle)
@@ -89,10 +98,10 @@ class SteadyStateInputs:
             return "speculation"
         if schedule.context:
             return "context"
-        if schedule.num_padding:
-            return "padding"
         if schedule.is_warm_up:
             return "warm_up"
+        if schedule.num_padding:
+            return "padding"
         return None
 
     @staticmethod
@@ -107,40 +116,56 @@ class SteadyStateInputs:
 
     def _record(self, built: FullPass, schedule: Schedule, preparation: InputPreparation) -> None:
         offsets = built.batch.block_offsets
+        max_num_tokens = built.batch.max_num_tokens
         assert offsets is not None, "a full pass sends every block offset"
+        assert max_num_tokens is not None, "a full pass knows how long sequences are"
         self._last = _LastStep(
             requests=list(schedule.generation),
+            params=[request.params for request in schedule.generation],
             slots=built.slots,
+            slots_array=np.array(built.slots, dtype=np.intp),
             row_counts=built.row_counts,
             batch=built.batch,
             max_kv_len=built.max_kv_len,
-            blocks_version=preparation.blocks_version,
+            max_num_tokens=max_num_tokens,
+            block_versions=preparation.block_versions,
             num_columns=offsets.shape[-1],
         )
 
     @staticmethod
-    def _advance(last: _LastStep, step: int, schedule: Schedule, preparation: InputPreparation) -> ForwardBatch:
+    def _advance(last: _LastStep, step: int, preparation: InputPreparation) -> ForwardBatch:
         """The batch of a step that is one token further; moves ``last`` there."""
-        sampling = preparation.fill_sampling_params(
-            [request.params for request in schedule.generation], last.row_counts, last.slots
-        )
+        asked, sampling = preparation.fill_sampling_params(last.params, last.row_counts, last.slots)
         last.max_kv_len += 1
-        offsets = None
-        version, num_columns = preparation.blocks_version, preparation.num_block_columns(last.max_kv_len)
-        # A block may have been given before the first token in it was counted: then the width is what changes.
-        if version != last.blocks_version or num_columns > last.num_columns:
-            offsets = preparation.stage_blocks(last.slots, last.max_kv_len)
-            last.blocks_version, last.num_columns = version, num_columns
+        last.max_num_tokens += 1
+        offsets, first_column = SteadyStateInputs._stage_new_blocks(last, preparation)
         last.batch = replace(
             last.batch,
             step=step,
             block_offsets=offsets,
+            first_block_column=first_column,
             sampling=sampling,
-            max_num_tokens=last.batch.max_num_tokens + 1,
+            asked=asked,
+            max_num_tokens=last.max_num_tokens,
             source=InputSource.LAST_STEP,
             places=None,
         )
         return last.batch
+
+    @staticmethod
+    def _stage_new_blocks(last: _LastStep, preparation: InputPreparation) -> tuple[Tensor | None, int]:
+        """The block offsets that the device lacks, None where it has them all, and the column they begin at."""
+        versions, num_columns = preparation.block_versions, preparation.num_block_columns(last.max_kv_len)
+        # A block may have been given before the first token in it was counted: then the width is what changes.
+        first_column = min(preparation.first_changed_column(last.block_versions), last.num_columns)
+        last.block_versions = versions
+        # A block given ahead may lie right of what this step reads: then less is known to be on the device.
+        last.num_columns = max(first_column, num_columns)
+        if first_column >= num_columns:
+            return None, 0
+        offsets = preparation.stage_blocks(last.slots_array, last.max_kv_len, first_column)
+        # Not every variant leaves columns out; the last one is the same for all.
+        return offsets, num_columns - offsets.shape[-1]
 
 
 def build_steady_state(config: EngineConfig, device: Device) -> SteadyStateInputs:  # noqa: ARG001

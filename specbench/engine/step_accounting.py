@@ -82,7 +82,7 @@ def account_step(
     return StepRecord(
         step=batch.step,
         num_context=len(batch.context),
-        num_generation=batch.num_generation,
+        num_generation=len(schedule.generation),
         num_context_tokens=batch.num_context_tokens,
         draft_len=batch.draft_len,
         num_committed=sum(kept[row] for row in rows),

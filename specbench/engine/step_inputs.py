@@ -83,7 +83,8 @@ class StepInputs:
                 self._device.copy_async(self.rotary_positions[..., : rotary.shape[-1]], self._device.stage(rotary))
         if batch.block_offsets is not None:
             _, num_requests, _, num_columns = batch.block_offsets.shape
-            offsets = self.block_offsets[:, :num_requests, :, :num_columns]
+            first = batch.first_block_column
+            offsets = self.block_offsets[:, :num_requests, :, first : first + num_columns]
             self._device.copy_async(offsets, self._device.stage(batch.block_offsets))
 
     def _copy(self, buffer: Tensor, source: Tensor) -> None:

@@ -24,7 +24,7 @@ from specbench.records.comparison import (
     RangeEffect,
     Unit,
 )
-from specbench.records.counts import ToggleCounts, VariantCounts
+from specbench.records.counts import SamplingAudit, SamplingValues, ToggleCounts, VariantCounts
 from specbench.records.trial import (
     BUDGET,
     COMPLETE,
@@ -79,6 +79,8 @@ __all__ = [
     "RangeStats",
     "RangeTimes",
     "RequestRecord",
+    "SamplingAudit",
+    "SamplingValues",
     "StepRecord",
     "StepTable",
     "ToggleCounts",

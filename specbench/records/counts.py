@@ -24,3 +24,26 @@ class VariantCounts:
 
 ToggleCounts = dict[str, dict[str, VariantCounts]]
 """Toggle -> variant -> what it counted; toggles whose variants count nothing are left out."""
+
+
+@dataclass(frozen=True)
+class SamplingValues:
+    """Of a row that draws its token, top_k 2147483647 and top_p 1.0 where there is none; all 0: it takes the argmax."""
+
+    temperature: float
+    top_k: int
+    top_p: float
+
+
+@dataclass(frozen=True)
+class SamplingAudit:
+    """Rows of finished steps that asked for one thing of the sampler and were served with one.
+
+    :param variants: toggle -> the variant that stood.
+    :param rows: logits rows, K + 1 a generation request and step.
+    """
+
+    variants: dict[str, str]
+    asked: SamplingValues
+    effective: SamplingValues
+    rows: int

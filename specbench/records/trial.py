@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
-from specbench.records.counts import ToggleCounts
+from specbench.records.counts import SamplingAudit, ToggleCounts
 
 SCHEMA_VERSION = 1
 
@@ -243,6 +243,8 @@ class TrialRecord:
     :param periods: of a mirrored pass, in order.
     :param counters: what the variants that stood counted in the timed steps, both arms of a pass; None: what was
         measured does not tell it.
+    :param sampling_audit: rows of all steps from the start of the trial on, by what they asked of the sampler and what
+        they were served with; None: what was measured does not tell it.
     :param divergence: of the block whose last trial this is, None where both arms' tokens are equal.
     :param injected: known defect put into an arm on purpose, by ``selftest`` and tests.
     :param error: why the point failed (status ``failed``).
@@ -282,6 +284,7 @@ class TrialRecord:
     divergence: Divergence | None = None
     injected: dict[str, Any] | None = None
     counters: ToggleCounts | None = None
+    sampling_audit: list[SamplingAudit] | None = None
     error: str | None = None
 
 

@@ -20,13 +20,23 @@ from specbench.engine.sampling.params import SamplingParams
 NEAR_TIE = 1e-3
 
 
-def tiny_config(**changes: object) -> EngineConfig:
-    """A float32 engine of the ``tiny`` preset, four slots."""
+def tiny_config(*, overlap: bool = False, **changes: object) -> EngineConfig:
+    """A float32 engine of the ``tiny`` preset, four slots; ``overlap`` by its own argument, whatever the device."""
     config = EngineConfig(
         model=ModelSpec("tiny", weights="random", seed=1), device="cpu", dtype="float32", max_seq_len=128,
         max_batch_size=4, num_blocks=4 * 20, tokens_per_block=8, max_num_tokens=256,
     )  # fmt: skip
-    return replace(config, **changes)  # type: ignore[arg-type]
+    return overlapping(replace(config, **changes), overlap)  # type: ignore[arg-type]
+
+
+def with_variants(config: EngineConfig, **variants: str) -> EngineConfig:
+    """``config`` with these variants, those of other toggles as they are."""
+    return replace(config, optimizations=tuple({**dict(config.optimizations), **variants}.items()))
+
+
+def overlapping(config: EngineConfig, overlap: bool = True) -> EngineConfig:
+    """``config`` with overlap on, or off."""
+    return with_variants(config, overlap="on" if overlap else "off")
 
 
 @lru_cache(maxsize=2)

@@ -15,6 +15,7 @@ from specbench.device.base import Device
 from specbench.device.cpu import CpuDevice
 from specbench.engine.build import build_engine
 from specbench.engine.config import EngineConfig
+from specbench.engine.device_state import DeviceState
 from specbench.engine.forward_batch import ForwardBatch
 from specbench.engine.llm_engine import LLMEngine, StepEvent
 from specbench.engine.models.loading import LoadedModel
@@ -95,14 +96,15 @@ def look_at(engine: LLMEngine, batch: ForwardBatch, rows: StepRows) -> dict[str,
 
 def watch(engine: LLMEngine, look: Callable[[ForwardBatch, StepRows], object]) -> None:
     """Call ``look`` on the device when a step's inputs are complete and attention has not seen them."""
-    runner = engine._model_runner
-    original = runner._attention_metadata
+    inputs = engine._model_runner.inputs
+    original = inputs.read_rows
 
-    def watched(batch: ForwardBatch, rows: StepRows) -> Any:
+    def watched(batch: ForwardBatch, state: DeviceState) -> StepRows:
+        rows = original(batch, state)
         look(batch, rows)
-        return original(batch, rows)
+        return rows
 
-    runner._attention_metadata = watched  # type: ignore[method-assign]
+    inputs.read_rows = watched  # type: ignore[method-assign]
 
 
 def record(

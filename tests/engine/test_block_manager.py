@@ -45,6 +45,48 @@ class BlockMachine(RuleBasedStateMachine):
         assert self.manager.num_free == self.manager.num_blocks - sum(self.owned)
 
 
+@given(
+    st.lists(st.tuples(st.integers(0, NUM_SLOTS - 1), st.integers(0, 10)), max_size=30),
+    st.integers(0, 30),
+)
+def test_columns_left_of_the_first_changed_one_are_as_they_were(changes: list[tuple[int, int]], start: int) -> None:
+    manager = BlockManager(NUM_SLOTS * 10, NUM_SLOTS, 10, 1)
+    since, before = manager.version, manager.table.copy()
+    for number, (slot, num_tokens) in enumerate(changes):
+        if number == start:
+            since, before = manager.version, manager.table.copy()
+        if num_tokens:
+            manager.grow(slot, num_tokens)
+        else:
+            manager.release(slot)
+    first = manager.first_changed_column(since)
+    assert (manager.table[:, :first] == before[:, :first]).all()
+    if manager.version == since:
+        assert first == manager.blocks_per_sequence
+
+
+def test_the_first_changed_column_is_that_of_a_new_block() -> None:
+    manager = BlockManager(NUM_SLOTS * 10, NUM_SLOTS, 10, 1)
+    manager.grow(0, 7)
+    manager.grow(1, 4)
+    since = manager.version
+    manager.grow(0, 9)
+    assert manager.first_changed_column(since) == 7
+    manager.grow(1, 5)
+    assert manager.first_changed_column(since) == 4
+    manager.release(0)
+    assert manager.first_changed_column(since) == 0
+    assert manager.first_changed_column(manager.version + 1) == 0, "a version that is yet to come says nothing"
+
+
+def test_changes_that_are_long_past_are_not_told_apart(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("specbench.engine.block_manager._CHANGES_KEPT", 3)
+    manager = BlockManager(NUM_SLOTS * 10, NUM_SLOTS, 10, 1)
+    manager.grow(0, 5)
+    assert manager.first_changed_column(manager.version - 3) == 2
+    assert manager.first_changed_column(manager.version - 4) == 0
+
+
 TestBlockMachine = BlockMachine.TestCase
 
 

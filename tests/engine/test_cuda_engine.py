@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from engine_driver import ngram, run, tiny_config
+from engine_driver import ngram, run, tiny_config, with_variants
 
 from specbench.device.cuda import CudaDevice
 from specbench.engine.config import EngineConfig, ModelSpec
@@ -43,6 +43,20 @@ def test_cuda_tokens_equal_cpu_tokens(draft_len: int, overlap: bool) -> None:
 
 @pytest.mark.gpu
 @needs_cuda
+@pytest.mark.parametrize("params", [GREEDY, replace(GREEDY, temperature=0.8, top_k=20, top_p=0.9)])
+@pytest.mark.parametrize("draft_len", [0, 4])
+def test_captured_steps_commit_what_eager_ones_do(draft_len: int, params: SamplingParams) -> None:
+    config = tiny_config(drafter=ngram(draft_len), device="cuda", attention="torch-gather")
+    loaded = load_model(config.model, torch.float32, torch.device("cuda"))
+    eager, captured = (
+        run(with_variants(config, graphs=graphs), PROMPTS, params, loaded=loaded) for graphs in ("off", "captured")
+    )
+    same = sum(a == b for a, b in zip(eager.outputs, captured.outputs, strict=True))
+    assert same >= len(PROMPTS) - 1, f"{same} of {len(PROMPTS)} sequences are equal"
+
+
+@pytest.mark.gpu
+@needs_cuda
 def test_device_times_lie_on_the_host_clock() -> None:
     config = tiny_config(device="cuda", attention="torch-gather")
     loaded = load_model(config.model, torch.float32, torch.device("cuda"))
@@ -64,7 +78,7 @@ def test_a_large_model_speculates_without_changing_a_token() -> None:
     loaded = load_model(spec, dtype, torch.device("cuda"))
     config = EngineConfig(
         model=spec, device="cuda", dtype=str(dtype).removeprefix("torch."), max_seq_len=512, max_batch_size=4,
-        num_blocks=4 * 20, attention="torch-gather", overlap=True,
+        num_blocks=4 * 20, attention="torch-gather", optimizations=(("overlap", "on"),),
     )  # fmt: skip
     plain = run(config, PROMPTS[:4], GREEDY, loaded=loaded)
     assert all(len(output) == 40 for output in plain.outputs)

@@ -11,7 +11,7 @@ from typing import cast
 
 import pytest
 import torch
-from engine_driver import Outcome, count_near_ties, forced, ngram, run, tiny_config, tiny_model
+from engine_driver import Outcome, count_near_ties, forced, ngram, overlapping, run, tiny_config, tiny_model
 from torch import Tensor
 
 from specbench.engine.attention.base import AttentionOperator
@@ -80,7 +80,7 @@ def test_overlap_changes_no_token(draft_len: int) -> None:
     base = tiny_config(drafter=ngram(draft_len))
     assert_same(
         run(base, prompts(16), differing(16), concurrency=4),
-        run(replace(base, overlap=True), prompts(16), differing(16), concurrency=4),
+        run(overlapping(base), prompts(16), differing(16), concurrency=4),
     )
 
 
@@ -281,7 +281,7 @@ def test_nan_logits_are_an_error_with_the_request_and_step(overlap: bool, params
 def test_overlap_launches_a_step_before_the_one_before_is_read() -> None:
     base = tiny_config(drafter=ngram(2))
     for overlap in (False, True):
-        outcome = run(replace(base, overlap=overlap), prompts(4), GREEDY)
+        outcome = run(overlapping(base, overlap), prompts(4), GREEDY)
         steps = [step for step in outcome.steps if isinstance(step, StepRecord)]
         early = [later.launch_ns < step.output_ns for step, later in pairwise(steps)]
         assert all(early) if overlap else not any(early)

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from engine_driver import NEAR_TIE, Outcome, count_near_ties, forced, margin_at, ngram, run, tiny_config
+from engine_driver import NEAR_TIE, Outcome, count_near_ties, forced, margin_at, ngram, overlapping, run, tiny_config
 from test_engine_tokens import GREEDY, SAMPLED, differing, prompts
 from torch import Tensor
 
@@ -108,7 +108,7 @@ def test_overlap_changes_no_token(draft_len: int) -> None:
     base = hybrid_config(drafter=ngram(draft_len))
     assert_same(
         run_hybrid(base, texts(8), differing(8), concurrency=4),
-        run_hybrid(replace(base, overlap=True), texts(8), differing(8), concurrency=4),
+        run_hybrid(overlapping(base), texts(8), differing(8), concurrency=4),
     )
 
 

@@ -8,7 +8,7 @@ from itertools import accumulate
 
 import pytest
 import torch
-from engine_driver import Outcome, ngram, run, tiny_config
+from engine_driver import Outcome, ngram, overlapping, run, tiny_config
 from test_engine_tokens import GREEDY, SAMPLED, prompts
 
 from specbench.engine.config import AcceptanceSpec, EngineConfig, ModelSpec
@@ -69,7 +69,7 @@ def test_overlap_changes_nothing() -> None:
     recorded = record()
     base = replaying(tiny_config(drafter=ngram(4)))
     params = with_lengths(differing(), recorded)
-    plain, overlapped = (run(replace(base, overlap=overlap), prompts(COUNT), params) for overlap in (False, True))
+    plain, overlapped = (run(overlapping(base, overlap), prompts(COUNT), params) for overlap in (False, True))
     assert lengths_of(plain) == lengths_of(overlapped) == lengths_of(recorded)
     assert plain.outputs == overlapped.outputs == recorded.outputs
 

@@ -6,7 +6,7 @@ import random
 from dataclasses import replace
 
 import pytest
-from engine_driver import Outcome, ngram, run, tiny_config
+from engine_driver import Outcome, ngram, run, tiny_config, with_variants
 
 from specbench.engine.config import EngineConfig
 from specbench.engine.optimizations.base import load_toggle
@@ -36,7 +36,7 @@ def make_requests(seed: int, count: int = 12) -> tuple[list[list[int]], list[Sam
 
 def serve(config: EngineConfig, variant: str, seed: int) -> Outcome:
     prompts, params = make_requests(seed)
-    return run(replace(config, optimizations=(("sampling_params", variant),)), prompts, params, concurrency=CONCURRENCY)
+    return run(with_variants(config, sampling_params=variant), prompts, params, concurrency=CONCURRENCY)
 
 
 @pytest.mark.parametrize("overlap", [False, True])

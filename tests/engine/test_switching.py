@@ -8,7 +8,7 @@ from dataclasses import replace
 from itertools import cycle
 
 import pytest
-from engine_driver import Outcome, count_near_ties, ngram, run, tiny_config, tiny_model
+from engine_driver import Outcome, count_near_ties, ngram, run, tiny_config, tiny_model, with_variants
 
 from specbench.device.cpu import CpuDevice
 from specbench.engine.build import build_engine
@@ -77,7 +77,7 @@ def test_switching_at_random_steps_changes_no_token(draft_len: int, overlap: boo
     assert {step["num_generation"] for step in steps} >= {1, 2, 3, 4}
     assert draft_len == 0 or any(sum(step["accepted"]) for step in steps)
     for variant in ("refill", "signature", "device_gather"):
-        fixed = replace(config, optimizations=(("sampling_params", variant),))
+        fixed = with_variants(config, sampling_params=variant)
         # Finishing the step in flight lets the host know more, and so changes the next batch. With equal batches
         # the tokens are equal to the bit; against a run that is left alone, but for near ties.
         flushed = drive(fixed, requests, LLMEngine.flush, seed)

@@ -108,16 +108,7 @@ class CpuPagedAttention(AttentionOperator):
         self._chunks = self._plan_chunks(metadata, table)
         self._groups: list[_Group] = []
         if metadata.num_generation:
-            kv_lens = metadata.generation_kv_lens.numpy()
-            placements = place_requests(
-                table[metadata.num_context :],
-                kv_lens,
-                self.cache.tokens_per_block,
-                self.cache.num_blocks,
-                _CALL_ELEMENTS // self._cell_elements,
-            )
-            self._groups = [self._plan_group(placement, kv_lens) for placement in placements]
-            self._is_in_order = torch.equal(self._groups[0].members, torch.arange(metadata.num_generation))
+            self._plan_generation(table[metadata.num_context :], metadata.generation_kv_lens.numpy())
 
     def _used_blocks(self, metadata: AttentionMetadata) -> Ints:
         """[requests, columns] as wide as the longest request: the table may be much wider, and stale beyond it."""
@@ -129,7 +120,7 @@ class CpuPagedAttention(AttentionOperator):
         """See :class:`AttentionOperator`."""
         self.cache.write(layer, self._new_cells, k, v)
         outputs = [self._attend_chunk(chunk, layer, q[chunk.start : chunk.end]) for chunk in self._chunks]
-        if self._groups:
+        if self._num_generation:
             outputs.append(self._attend_generation(layer, q[self._num_context_rows :] if self._chunks else q))
         output = outputs[0] if len(outputs) == 1 else torch.cat(outputs)
         # A NaN in any layer's keys or values reaches the last layer's output of its own row.
@@ -173,6 +164,21 @@ class CpuPagedAttention(AttentionOperator):
         return cast(tuple[Tensor, Tensor], _flash(q, k, v, 0.0, is_causal, attn_mask=mask, scale=self.scale))
 
     # Generation: equally many rows a request, batched.
+
+    def _plan_generation(self, table: Ints, kv_lens: Ints) -> None:
+        # Padding requests come last. Nobody asks for their output, and their blocks lie off the grid.
+        num_requests = int((table[:, 0] < self.cache.first_padding_block).sum())
+        placements = place_requests(
+            table[:num_requests],
+            kv_lens[:num_requests],
+            self.cache.tokens_per_block,
+            self.cache.num_blocks,
+            _CALL_ELEMENTS // self._cell_elements,
+        )
+        self._groups = [self._plan_group(placement, kv_lens) for placement in placements]
+        self._is_in_order = bool(self._groups) and torch.equal(
+            self._groups[0].members, torch.arange(self._num_generation)
+        )
 
     def _plan_group(self, placement: Placement, kv_lens: Ints) -> _Group:
         cells = placement.cells
@@ -233,7 +239,7 @@ class CpuPagedAttention(AttentionOperator):
         q = q.view(-1, self._num_rows, self.cache.num_kv_heads, self.num_groups, self.cache.head_dim)
         if len(self._groups) == 1 and self._is_in_order:
             return self._attend_group(self._groups[0], layer, q).flatten(0, 1)
-        output = q.new_empty((self._num_generation, self._num_rows, self.num_heads * self.cache.head_dim))
+        output = q.new_zeros((self._num_generation, self._num_rows, self.num_heads * self.cache.head_dim))
         for group in self._groups:
             attended = self._attend_group(group, layer, q.index_select(0, group.members))
             output.index_copy_(0, group.requests, attended.index_select(0, group.places))

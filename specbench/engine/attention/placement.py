@@ -67,6 +67,8 @@ def place_requests(
     :param num_blocks: blocks of the pool: no view may reach past it.
     :param call_cells: see :func:`split_requests`.
     """
+    if not len(kv_lens):
+        return []
     used = -(-kv_lens // tokens_per_block)
     columns = np.arange(used.max())
     # Past a request's own blocks its first one again: masked, and sure to exist.

@@ -51,7 +51,7 @@ class Drafter(ABC):
         self.max_draft_len = spec.max_draft_len
 
     @abstractmethod
-    def propose(self, state: DraftState, slots: Tensor, draft_len: int, max_num_tokens: int) -> None:
+    def propose(self, state: DraftState, slots: Tensor, draft_len: int, max_num_tokens: int | None) -> None:
         """Write proposals for ``slots`` into ``state``. Device operations throughout: the host reads nothing.
 
         All ``draft_len`` columns of ``draft_token_ids`` get valid ids, whether proposed or not: forced acceptance
@@ -60,6 +60,7 @@ class Drafter(ABC):
         :param slots: [B] int64.
         :param draft_len: K of the next step, at most ``max_draft_len``.
         :param max_num_tokens: no slot has more committed tokens than this; columns from here on are not looked at.
+            None in a step that is recorded for any length: look where it can be seen without waiting, else take all.
         """
 
 

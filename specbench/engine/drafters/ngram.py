@@ -9,6 +9,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from specbench.device.recording import runtime_operator
 from specbench.engine.config import DrafterSpec
 from specbench.engine.drafters.base import Drafter, DraftState
 from specbench.errors import InputError
@@ -35,11 +36,14 @@ class NgramDrafter(Drafter):
         self.max_ngram = spec.max_ngram
         self.min_ngram = spec.min_ngram
 
-    def propose(self, state: DraftState, slots: Tensor, draft_len: int, max_num_tokens: int) -> None:
+    @runtime_operator("ngram")
+    def propose(self, state: DraftState, slots: Tensor, draft_len: int, max_num_tokens: int | None) -> None:
         """See :class:`Drafter`."""
         if draft_len == 0:
             state.num_draft_tokens.index_fill_(0, slots, 0)
             return
+        if max_num_tokens is None and slots.device.type == "cpu":
+            max_num_tokens = int(state.num_tokens.index_select(0, slots).amax())
         token_ids = state.token_ids[:, :max_num_tokens].index_select(0, slots)
         # A slot that was never used (padding's) has no last token; column 0 stands in for it.
         last = (state.num_tokens.index_select(0, slots).unsqueeze(1) - 1).clamp_(min=0)

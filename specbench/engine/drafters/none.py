@@ -27,6 +27,6 @@ class NoDrafter(Drafter):
                 hint="set it to 0, or choose drafter ngram",
             )
 
-    def propose(self, state: DraftState, slots: Tensor, draft_len: int, max_num_tokens: int) -> None:  # noqa: ARG002
+    def propose(self, state: DraftState, slots: Tensor, draft_len: int, max_num_tokens: int | None) -> None:  # noqa: ARG002
         """See :class:`Drafter`."""
         state.num_draft_tokens.index_fill_(0, slots, 0)

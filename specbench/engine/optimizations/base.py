@@ -7,8 +7,8 @@ top of the toggle's own file; the variants' code is imported when a variant is b
 from __future__ import annotations
 
 import importlib
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from enum import Enum
 from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar, cast
 
@@ -19,14 +19,20 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from specbench.device.base import Device
+    from specbench.engine.block_manager import Slots
     from specbench.engine.block_staging import BlockOffsetSource
+    from specbench.engine.capture_params import RealParams
     from specbench.engine.config import EngineConfig
     from specbench.engine.forward_batch import ForwardBatch
     from specbench.engine.input_preparation import InputPreparation
+    from specbench.engine.model_runner import ModelRunner
     from specbench.engine.sampling.metadata import SamplingRows
     from specbench.engine.sampling.params import SamplingParams
+    from specbench.engine.sampling.step_sampling import StepSampling
     from specbench.engine.scheduler import Schedule
     from specbench.engine.state_indices import StateIndices
+
+Step = TypeVar("Step")
 
 
 class Exactness(str, Enum):
@@ -91,8 +97,27 @@ class BlockStaging(ChoicePoint, Protocol):
         """Columns that :meth:`stage` would stage."""
         ...
 
-    def stage(self, sources: Sequence[BlockOffsetSource], slots: list[int], max_kv_len: int) -> Tensor:
-        """Return int32 [pools, len(slots), 2 (keys, values), columns] in staging memory that is this step's own."""
+    def stage(
+        self, sources: Sequence[BlockOffsetSource], slots: Slots, max_kv_len: int, first_column: int = 0
+    ) -> Tensor:
+        """Return int32 [pools, len(slots), 2 (keys, values), columns] in staging memory that is this step's own.
+
+        The last of them is the last of :meth:`num_columns`.
+
+        :param first_column: what lies left of it is on the device already, and may be left out.
+        """
+        ...
+
+
+class StepOrder(ChoicePoint, Protocol):
+    """The choice point ``overlap``: which step the host reads once it has launched one."""
+
+    def choose(self, in_flight: Step | None, launched: Step | None) -> tuple[Step | None, Step | None]:
+        """Return the step whose tokens the host waits for now, and the one that stays in flight.
+
+        :param in_flight: launched by an earlier call, not read yet; None: there is none.
+        :param launched: launched just now; None: nothing was left to launch.
+        """
         ...
 
 
@@ -107,19 +132,66 @@ class InputPrep(ChoicePoint, Protocol):
         ...
 
 
+class StepPrograms(ChoicePoint, Protocol):
+    """The choice point ``graphs``: which program a step runs on the device, and the shapes that this allows."""
+
+    def connect(
+        self,
+        runner: ModelRunner,
+        preparation: InputPreparation,
+        live: StepSampling,
+        capture_params: Switch[RealParams],
+    ) -> None:
+        """Take over the parts of the engine that programs are made with; once, when the engine is built.
+
+        :param live: fills in the sampling parameters of steps that run no captured program.
+        """
+        ...
+
+    def settle(self) -> None:
+        """Be ready for the variants that stand now; after every switch, and once the engine is built. Between steps."""
+        ...
+
+    def fit(self, schedule: Schedule) -> Schedule:
+        """Return ``schedule``, with padding requests at its end where there is a program for the larger batch alone."""
+        ...
+
+    def sampling_for(self, schedule: Schedule, is_greedy: bool) -> StepSampling:
+        """Return the metadata that the step's sampling parameters are filled in through.
+
+        :param is_greedy: no request of the step asks for sampling.
+        """
+        ...
+
+    def program_for(self, batch: ForwardBatch, output: Tensor) -> Callable[[], Any]:
+        """Return what the device runs; ``output`` is staging memory for its requests without padding."""
+        ...
+
+    def describe(self) -> dict[str, Any]:
+        """What is captured, for results; empty when nothing is."""
+        ...
+
+
 @dataclass(frozen=True)
 class Variant:
-    """One implementation of a toggle.
+    """One implementation of a toggle. A known defect is chosen by its name alone: no role of a toggle falls to it.
 
     :param summary: one line for ``specbench list``.
     :param builder: ``"module:attr"``; called with (EngineConfig, Device), and with what :attr:`Toggle.shared` built
         where there is such a thing; returns the :class:`ChoicePoint`.
     :param exactness: where it differs from the toggle's.
+    :param requires: ``toggle=variant`` settings without which this variant means nothing.
     """
 
     summary: str
     builder: str
     exactness: Exactness | None = None
+    requires: tuple[str, ...] = ()
+
+    def missing_from(self, settings: Mapping[str, str]) -> list[str]:
+        """What it requires and ``settings`` (toggle -> variant) do not have."""
+        present = {f"{name}={variant}" for name, variant in settings.items()}
+        return [needed for needed in self.requires if needed not in present]
 
 
 @dataclass(frozen=True)
@@ -127,14 +199,18 @@ class Toggle:
     """The declaration of a toggle.
 
     :param choice_point: where in the engine its variants stand.
-    :param baseline: the variant ``off`` takes; ``recommended``: the one ``on`` takes, and production.
+    :param baseline: the variant ``off`` takes; ``recommended``: the one ``on`` takes.
+    :param production: device -> the variant that stands where a scenario is silent; the recommended one on devices
+        that are not named.
+    :param in_default_study: switched by ``off`` and ``on`` where a scenario has no ``study``.
     :param source: where the idea comes from.
-    :param step_preserving: every variant keeps the schedule, the commits and the tokens of each step.
+    :param exactness: of every variant that declares none itself; ``exactness_reason``: why, for messages.
+    :param step_preserving: every variant, known defects aside, keeps the schedule, commits and tokens of each step.
     :param shared: ``"module:attr"`` of what all variants stand around, such as the device buffers that each of them
         fills; called with (EngineConfig, Device), once an engine. None: they have nothing in common.
     :param requires: ``toggle=variant`` settings this toggle needs; ``conflicts``: those it cannot stand beside.
     :param needs_recurrent_state: only models with recurrent state have the choice point.
-    :raises ValueError: ``baseline`` or ``recommended`` is no variant (a mistake in the declaration).
+    :raises ValueError: a variant in a role is none, or is a known defect (a mistake in the declaration).
     """
 
     name: str
@@ -146,15 +222,20 @@ class Toggle:
     source: str
     exactness: Exactness
     step_preserving: bool
+    exactness_reason: str = ""
+    production: Mapping[str, str] = field(default_factory=dict)
+    in_default_study: bool = True
     shared: str | None = None
     requires: tuple[str, ...] = ()
     conflicts: tuple[str, ...] = ()
     needs_recurrent_state: bool = False
 
     def __post_init__(self) -> None:
-        for role in (self.baseline, self.recommended):
+        for role in (self.baseline, self.recommended, *self.production.values()):
             if role not in self.variants:
                 raise ValueError(f"toggle {self.name!r} names {role!r}, which is none of its variants")
+            if self.exactness_of(role) is Exactness.KNOWN_DEFECT:
+                raise ValueError(f"toggle {self.name!r} gives a role to {role!r}, a known defect: by name alone")
 
     def require(self, variant: str) -> Variant:
         """Return the variant, or raise :class:`UnknownNameError` that names the nearest one."""
@@ -166,6 +247,25 @@ class Toggle:
     def exactness_of(self, variant: str) -> Exactness:
         """What ``variant`` does to the output."""
         return self.require(variant).exactness or self.exactness
+
+    def preserves_steps(self, *variants: str | None) -> bool:
+        """Whether each step has the same schedule, commits and tokens under all of ``variants``.
+
+        :param variants: None is the variant of a commit that lacks the toggle.
+        """
+        known = [variant for variant in variants if variant is not None]
+        return self.step_preserving and Exactness.KNOWN_DEFECT not in map(self.exactness_of, known)
+
+    def production_on(self, device: str) -> str:
+        """The variant that stands on ``device`` (a resolved name, no ``auto``) where a scenario is silent."""
+        return self.production.get(device, self.recommended)
+
+    def is_idle(self, settings: Mapping[str, str]) -> bool:
+        """Whether there is nothing to choose beside ``settings`` (toggle -> variant): the baseline cannot stand there.
+
+        Its requirements are those of the toggle: without captured steps it does not matter how captures are made.
+        """
+        return bool(self.variants[self.baseline].missing_from(settings))
 
     def build(self, config: EngineConfig, device: Device) -> dict[str, ChoicePoint]:
         """Import and build every variant, around what they share."""
@@ -188,12 +288,12 @@ class Switch(Generic[Choice]):
 
     The step calls ``current`` and asks nothing; switching replaces it.
 
-    :ivar variant: the name of ``current``.
+    :ivar variants: all, by name; ``variant``: the name of ``current``.
     """
 
     def __init__(self, toggle: Toggle, variants: Mapping[str, Choice], variant: str) -> None:
         self.toggle = toggle
-        self._variants = variants
+        self.variants = variants
         self.switch(variant)
 
     def switch(self, variant: str) -> None:
@@ -202,13 +302,13 @@ class Switch(Generic[Choice]):
         :raises UnknownNameError: the toggle has no such variant; nothing has changed.
         """
         self.toggle.require(variant)
-        current = self._variants[variant]
+        current = self.variants[variant]
         current.activate()
         self.variant, self.current = variant, current
 
     def read_counters(self) -> dict[str, dict[str, int]]:
         """The counters of each variant that keeps some."""
-        found = {name: choice.read_counters() for name, choice in self._variants.items()}
+        found = {name: choice.read_counters() for name, choice in self.variants.items()}
         return {name: counters for name, counters in found.items() if counters}
 
 
@@ -221,11 +321,13 @@ def load_toggle(name: str) -> Toggle:
 
 
 def build_switch(name: str, config: EngineConfig, device: Device) -> Switch[Any]:
-    """Build toggle ``name`` for an engine, at the variant ``config`` asks for, the recommended one where it is silent.
+    """Build toggle ``name`` for an engine, at the variant ``config`` asks for.
+
+    Where ``config`` is silent, that is the production variant of its device.
 
     :raises UnknownNameError: ``config`` names no variant of the toggle.
     """
     toggle = load_toggle(name)
-    variant = dict(config.optimizations).get(name, toggle.recommended)
+    variant = dict(config.optimizations).get(name, toggle.production_on(config.device))
     toggle.require(variant)
     return Switch(toggle, toggle.build(config, device), variant)

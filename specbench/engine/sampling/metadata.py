@@ -7,7 +7,7 @@ many rows of each class a step has, the device knows which rows they are; both d
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import IntEnum
 from functools import lru_cache
 from struct import Struct
@@ -69,6 +69,7 @@ class RowFacts:
     :param num_plain: rows with a temperature alone; ``num_top_k``, ``num_top_p``, ``num_both`` likewise.
     :param any_greedy: at least one row takes the argmax.
     :param top_k_max: largest top_k in force in any row, rows without one left out; 0 when there is none.
+    :param is_wide: see :meth:`of_any`.
     """
 
     num_greedy: int = 0
@@ -78,6 +79,12 @@ class RowFacts:
     num_both: int = 0
     any_greedy: bool = False
     top_k_max: int = 0
+    is_wide: bool = False
+
+    @classmethod
+    def of_any(cls, num_rows: int) -> RowFacts:
+        """The description that fits every mixture of ``num_rows`` rows, for steps that are recorded once for all."""
+        return cls(num_both=num_rows, any_greedy=True, top_k_max=TOP_K_OFF, is_wide=True)
 
     @classmethod
     def of(cls, params: Iterable[tuple[NormalizedParams, int]]) -> RowFacts:
@@ -156,6 +163,15 @@ class SamplingRows:
     def top_k_max(self) -> int:
         """Largest top_k in force in any row; 0 when there is none."""
         return self.facts.top_k_max
+
+    def narrowed(self) -> SamplingRows:
+        """The same rows with the facts that hold, read from the parameters; waits for the device."""
+        classes = self.classes
+        counts = torch.bincount(classes, minlength=len(RowClass)).tolist()
+        has_top_k = (classes == RowClass.TOP_K) | (classes == RowClass.BOTH)
+        top_k_max = int((self.top_k * has_top_k).amax()) if has_top_k.numel() else 0
+        greedy, plain, top_k, top_p, both = counts
+        return replace(self, facts=RowFacts(greedy, plain, top_k, top_p, both, greedy > 0, top_k_max))
 
     @property
     def is_greedy(self) -> Tensor:

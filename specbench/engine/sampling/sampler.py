@@ -16,7 +16,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from specbench.engine.sampling.metadata import RowClass, SamplingRows
+from specbench.device.recording import runtime_operator
+from specbench.engine.sampling.metadata import RowClass, RowFacts, SamplingRows
 from specbench.engine.sampling.params import TOP_P_OFF
 from specbench.engine.sampling.rng import Purpose, uniform
 from specbench.engine.sampling.selection import (
@@ -28,6 +29,9 @@ from specbench.engine.sampling.selection import (
     select_by_mass,
     values_of,
 )
+
+DRAW = "draw_tokens"
+"""What a recorded step that draws tokens has among its operators."""
 
 _MASS_SCALE = 2.0**40
 _MAX_SORTED = 256
@@ -75,9 +79,36 @@ def select_and_check(logits: Tensor, rows: SamplingRows, seeds: Tensor, position
     if rows.all_greedy:
         return Selection(best, is_finite)
     draws = uniform(seeds, positions, Purpose.SAMPLE)
-    sampled = _sample(logits, _Rows(rows.temperature, rows.top_k, rows.top_p, peaks.squeeze(-1), draws), rows, best)
+    sampled = draw_tokens(
+        logits, rows.temperature, rows.top_k, rows.top_p, peaks.squeeze(-1), draws, best, facts=rows.facts
+    )
     token_ids = torch.where(rows.is_greedy, best, sampled) if rows.any_greedy else sampled
     return Selection(token_ids, is_finite)
+
+
+@runtime_operator(DRAW)
+def draw_tokens(
+    logits: Tensor,
+    temperature: Tensor,
+    top_k: Tensor,
+    top_p: Tensor,
+    peaks: Tensor,
+    draws: Tensor,
+    greedy: Tensor,
+    *,
+    facts: RowFacts,
+) -> Tensor:
+    """Draw a token for every sampled row; other rows keep ``greedy`` [N]. One operator of a recorded step.
+
+    A recorded step knows no facts about its rows beforehand. Where the host can look at parameters without waiting,
+    it does so when the operator runs, as a kernel would; elsewhere every row goes the way of the widest description.
+
+    :param peaks: [N] each row's largest logit; ``draws``: [N] float64 in [0, 1).
+    """
+    rows = SamplingRows(temperature, top_k, top_p, facts)
+    if facts.is_wide and logits.device.type == "cpu":
+        rows = rows.narrowed()
+    return _sample(logits, _Rows(temperature, top_k, top_p, peaks, draws), rows, greedy)
 
 
 class _Rows(NamedTuple):
