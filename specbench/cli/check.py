@@ -7,11 +7,13 @@ from typing import Annotated, Any
 
 import typer
 
-from specbench.cli.tables import print_json
+from specbench.cli.tables import print_comment, print_json
 from specbench.device.times import SIM
 from specbench.engine.models.checkpoint import find_model
+from specbench.engine.optimizations.defects import known_defects
 from specbench.errors import ModelNotFoundError, ScenarioError
 from specbench.registry import PRESETS
+from specbench.report.defects import describe_defect
 from specbench.scenario.estimate import count_requests
 from specbench.scenario.loader import ScenarioFile, open_scenario
 from specbench.scenario.machine import available_memory_bytes
@@ -51,10 +53,13 @@ def check_command(
     summary = summarize(resolved, plan, variants)
     # A variant may set what the sweep varies, and still be right for `run`, which has one point.
     summary["sweep_points"] = count_points(file) if variant is None else None
+    summary["known_defects"] = find_defects(file, resolved, variants, variant)
     if json:
         print_json({"scenario": plan.scenario, "summary": summary, "plan_sha256": plan.sha256})
         return
     print(resolved.to_yaml())
+    for line in summary["known_defects"]:
+        print_comment(line)
     for name, line in describe(summary):
         print(f"# {name}: {line}")
 
@@ -71,6 +76,20 @@ def check_scenario(file: ScenarioFile, variant: str | None) -> tuple[ResolvedSce
     for changed in variants.values():
         resolve(changed)
     return resolved, list(variants)
+
+
+def find_defects(file: ScenarioFile, resolved: ResolvedScenario, variants: list[str], variant: str | None) -> list[str]:
+    """A line for each known defect that the scenario, or one of its ``variants``, chooses.
+
+    :param variant: that the scenario was resolved with.
+    """
+    chosen = {variant or "": resolved.scenario}
+    chosen |= {name: resolve(changed).scenario for name, changed in file.all_variants().items() if name in variants}
+    places: dict[tuple[str, str], list[str]] = {}
+    for name, scenario in chosen.items():
+        for defect in known_defects(scenario.optimizations).items():
+            places.setdefault(defect, []).append(name)
+    return [describe_defect(*defect, names) for defect, names in places.items()]
 
 
 def summarize(resolved: ResolvedScenario, plan: RunPlan, variants: list[str]) -> dict[str, Any]:

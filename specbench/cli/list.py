@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Annotated, Any
 
@@ -9,13 +10,16 @@ import typer
 
 from specbench.cli.tables import print_json, print_table
 from specbench.device.times import TimesPreset
-from specbench.engine.optimizations.base import load_toggle
+from specbench.engine.optimizations.base import Exactness, Toggle, load_toggle
 from specbench.errors import UnknownNameError
-from specbench.registry import ALL, SIM_PRESETS
+from specbench.registry import ALL, DEVICES, OPTIMIZATIONS, SIM_PRESETS
 
-TOGGLES = "optimizations"
-_LONG = ("variant_summaries", "source")
-"""What is too long for a column of the table: variants and sources follow in a table of their own."""
+KNOWN_DEFECT = "KNOWN DEFECT"
+"""How a variant that serves wrong tokens is marked; red on a terminal."""
+_IN_TABLE = ("name", "summary", "baseline", "recommended", "exactness")
+"""What is short enough for a column of the toggles' table; the rest follows, a section a toggle."""
+_OWN_PACKAGE = "specbench.engine.optimizations."
+_DOCS = "docs/optimizations"
 
 
 def list_command(
@@ -27,11 +31,13 @@ def list_command(
     if json:
         print_json(rows)
         return
-    headers = [header for header in rows[0] if header not in _LONG] if rows else ["name"]
+    headers = [header for header in rows[0] if header != "source"] if rows else ["name"]
+    if kind == OPTIMIZATIONS.kind:
+        headers = [header for header in headers if header in _IN_TABLE]
     print_table(headers, [[_cell(row.get(header)) for header in headers] for row in rows])
-    if kind == TOGGLES:
-        print()
-        print_table(["variant", "what it does", "exactness"], _variants(rows))
+    if kind == OPTIMIZATIONS.kind:
+        for row in rows:
+            _print_toggle(row)
     if kind == SIM_PRESETS.kind:
         print()
         print_table(["name", "source"], [[row["name"], row["source"]] for row in rows])
@@ -50,8 +56,8 @@ def describe_names(kind: str) -> list[dict[str, Any]]:
     if kind not in ALL:
         raise UnknownNameError.of("kind", kind, ALL, where="specbench list")
     rows: list[dict[str, Any]] = [{"name": name, "summary": entry.summary} for name, entry in ALL[kind].items()]
-    if kind == TOGGLES:
-        rows = [{**row, **_toggle(row["name"])} for row in rows]
+    if kind == OPTIMIZATIONS.kind:
+        rows = [{**row, **_describe_toggle(load_toggle(row["name"]))} for row in rows]
     if kind == SIM_PRESETS.kind:
         rows = [{**row, **_declared_times(row["name"])} for row in rows]
     return rows
@@ -62,25 +68,90 @@ def _declared_times(name: str) -> dict[str, Any]:
     return {**asdict(preset.times), "source": preset.source}
 
 
-def _toggle(name: str) -> dict[str, Any]:
-    toggle = load_toggle(name)
+def _describe_toggle(toggle: Toggle) -> dict[str, Any]:
+    """All that a toggle declares, as ``--json`` prints it."""
     return {
         "variants": list(toggle.variants),
         "baseline": toggle.baseline,
         "recommended": toggle.recommended,
+        "production": {device: toggle.production_on(device) for device in DEVICES},
+        "in_default_study": toggle.in_default_study,
         "exactness": toggle.exactness.value,
-        "variant_summaries": {variant: item.summary for variant, item in toggle.variants.items()},
+        "exactness_reason": toggle.exactness_reason,
+        "step_preserving": toggle.step_preserving,
+        "variant_summaries": {name: variant.summary for name, variant in toggle.variants.items()},
+        "variant_exactness": {name: toggle.exactness_of(name).value for name in toggle.variants},
+        "variant_requires": {name: list(variant.requires) for name, variant in toggle.variants.items()},
+        "requires": list(toggle.requires),
+        "conflicts": list(toggle.conflicts),
+        "needs_recurrent_state": toggle.needs_recurrent_state,
         "source": toggle.source,
+        "documentation": _find_documentation(toggle.name),
     }
 
 
-def _variants(rows: list[dict[str, Any]]) -> list[list[str]]:
-    """A line a variant, as ``--variant`` and ``--candidate`` take it."""
-    return [
-        [f"{row['name']}={variant}", summary, load_toggle(row["name"]).exactness_of(variant).value]
-        for row in rows
-        for variant, summary in row["variant_summaries"].items()
-    ]
+def _find_documentation(name: str) -> str | None:
+    """The page of a toggle of this package; those of others have none here."""
+    is_own = OPTIMIZATIONS[name].target.startswith(_OWN_PACKAGE)
+    return f"{_DOCS}/{name}.md" if is_own else None
+
+
+def _print_toggle(row: Mapping[str, Any]) -> None:
+    """One toggle: its variants as ``--variant`` and ``--candidate`` take them, then what holds for all of them."""
+    print(f"\n{row['name']}: {row['summary']}")
+    rows = [_variant_line(row, variant) for variant in row["variants"]]
+    print_table(["variant", "role", "exactness", "what it does"], rows)
+    facts = {
+        "production": _by_device(row["production"]),
+        "study": "off and on switch it" if row["in_default_study"] else "off and on switch it only if `study` names it",
+        "exactness": row["exactness_reason"],
+        "steps": _describe_steps(row),
+        "requires": _requirements(row),
+        "conflicts": ", ".join(row["conflicts"]) or "none",
+        "source": row["source"],
+        "more in": row["documentation"],
+    }
+    for name, text in facts.items():
+        if text:
+            print(f"  {name:<10}  {text}")
+
+
+def _describe_steps(row: Mapping[str, Any]) -> str:
+    if not row["step_preserving"]:
+        return "may differ: whole runs are compared"
+    has_defects = Exactness.KNOWN_DEFECT.value in row["variant_exactness"].values()
+    return "the same in every variant" + (" that is no known defect" if has_defects else "")
+
+
+def _variant_line(row: Mapping[str, Any], variant: str) -> list[str]:
+    roles = [role for role in ("baseline", "recommended") if row[role] == variant]
+    exactness = row["variant_exactness"][variant]
+    if exactness == Exactness.KNOWN_DEFECT.value:
+        roles, exactness = ["by name alone"], KNOWN_DEFECT
+    return [f"{row['name']}={variant}", ", ".join(roles), exactness, row["variant_summaries"][variant]]
+
+
+def _by_device(production: Mapping[str, str]) -> str:
+    """``off (cpu), on (cuda, sim)``; a variant that stands on every device by itself."""
+    devices: dict[str, list[str]] = {}
+    for device, variant in production.items():
+        devices.setdefault(variant, []).append(device)
+    if len(devices) == 1:
+        return next(iter(devices))
+    return ", ".join(f"{variant} ({', '.join(names)})" for variant, names in devices.items())
+
+
+def _requirements(row: Mapping[str, Any]) -> str:
+    """What the toggle requires off its baseline, what single variants do, and of the model."""
+    found: list[str] = [*row["requires"]]
+    variants: dict[str, list[str]] = {}
+    for variant, needed in row["variant_requires"].items():
+        for setting in needed:
+            variants.setdefault(setting, []).append(variant)
+    found += [f"{setting} ({', '.join(names)})" for setting, names in variants.items()]
+    if row["needs_recurrent_state"]:
+        found.append("a model with recurrent state")
+    return "; ".join(found) or "nothing"
 
 
 def _cell(value: Any) -> str:

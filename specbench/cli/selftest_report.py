@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from specbench.measure.selftest import PASS, SelfTest, judge_alone
 from specbench.records import DELAY, EQUAL_ARMS, SWAPPED, Analysis, Comparison
+from specbench.report.defects import defect_lines
 from specbench.report.facts import setup_facts, simulated_alerts, summarize_environment
 from specbench.report.layout import Cell, Facts, Quantity, Report, Section, Span, Table, Word, sort_gates
 
@@ -22,7 +23,7 @@ _DECIMALS = 3
 
 def build_selftest_report(selftest: SelfTest, analysis: Analysis) -> Report:
     """Arrange a selftest for people, for every format."""
-    passed = selftest.verdict == PASS
+    passed, defects = selftest.verdict == PASS, defect_lines(analysis)
     return Report(
         title=f"selftest: {analysis.scenario.get('name') or 'unnamed'}",
         headline=_headline(selftest),
@@ -41,7 +42,8 @@ def build_selftest_report(selftest: SelfTest, analysis: Analysis) -> Report:
         environment=summarize_environment(analysis.environment),
         command=analysis.command,
         definitions=DEFINITIONS,
-        tone="good" if passed else "bad",
+        tone="good" if passed and not defects else "bad",
+        defects=defects,
     )
 
 

@@ -12,13 +12,23 @@ if TYPE_CHECKING:
 
 NARROWEST = 64
 """Columns that every table can be folded or split into without cutting a number."""
-STYLES = {"ok": "green", "warn": "yellow", "missing": "red"}
+STYLES = {"ok": "green", "warn": "yellow", "missing": "red", "KNOWN DEFECT": "bold red"}
 """Colours of status words on a terminal."""
 
 
 def print_json(value: Any) -> None:
     """Write ``value`` to stdout as JSON."""
     print(json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False))
+
+
+def print_comment(line: str) -> None:
+    """Write a line of text as a comment of YAML, in red on a terminal."""
+    if not sys.stdout.isatty():
+        print(f"# {line}")
+        return
+    from rich.text import Text
+
+    open_console().print(Text(f"# {line}", style="bold red"), soft_wrap=True)
 
 
 def print_table(headers: Sequence[str], rows: Sequence[Sequence[str]]) -> None:

@@ -26,6 +26,11 @@ def applicable_toggles(source: str) -> list[str]:
     return [name for name in OPTIMIZATIONS if not _is_missing(name, source)]
 
 
+def default_study(source: str) -> list[str]:
+    """Toggles that ``off`` and ``on`` switch where a scenario for model ``source`` has no ``study``."""
+    return [name for name in applicable_toggles(source) if load_toggle(name).in_default_study]
+
+
 def find_inapplicable(scenario: Scenario) -> Iterator[Issue]:
     """Toggles that the scenario sets, or lists in ``study``, and that its model has no use for."""
     source = scenario.model.source

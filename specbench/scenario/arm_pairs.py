@@ -84,7 +84,7 @@ class PairBook(PointBook):
     @property
     def overlaps(self) -> bool:
         """Whether some arm launches a step before the one in flight has ended."""
-        return any(resolved.scenario.engine.overlap == "on" for resolved in self.resolved)
+        return any(resolved.scenario.optimizations.get("overlap") == "on" for resolved in self.resolved)
 
     def _append(
         self,

@@ -10,7 +10,7 @@ from specbench.engine.optimizations.base import load_toggle
 from specbench.errors import DeviceUnavailableError, UnknownNameError, WorkloadError, nearest_hint
 from specbench.registry import ATTENTION, DEVICES, DRAFTERS, OPTIMIZATIONS, WORKLOADS
 from specbench.scenario.applicable import applicable_toggles, find_inapplicable
-from specbench.scenario.machine import cuda_problem
+from specbench.scenario.machine import cuda_problem, settle_device
 from specbench.scenario.masking import is_secret
 from specbench.scenario.places import Issue, describe_value, shorten
 from specbench.scenario.schema import Scenario
@@ -59,9 +59,13 @@ def draft_len_of(scenario: Scenario) -> int:
     return 0 if drafter.name == "none" else DEFAULT_DRAFT_LEN
 
 
-def complete_optimizations(chosen: Mapping[str, str], source: str) -> dict[str, str]:
-    """``chosen``, with the recommended variant of every toggle of model ``source`` that it does not name."""
-    production = {name: load_toggle(name).recommended for name in applicable_toggles(source)}
+def complete_optimizations(chosen: Mapping[str, str], source: str, device: str) -> dict[str, str]:
+    """``chosen``, with the production variant of every toggle of model ``source`` that it does not name.
+
+    :param device: as a scenario names it.
+    """
+    device = settle_device(device)
+    production = {name: load_toggle(name).production_on(device) for name in applicable_toggles(source)}
     return dict(sorted({**production, **chosen}.items()))
 
 
@@ -241,9 +245,10 @@ def _optimizations(scenario: Scenario) -> Iterator[Issue]:
         if name not in OPTIMIZATIONS:
             yield _unknown(("study", index), "toggle", name, OPTIMIZATIONS)
     yield from find_inapplicable(scenario)
-    chosen = complete_optimizations(scenario.optimizations, scenario.model.source)
+    chosen = complete_optimizations(scenario.optimizations, scenario.model.source, scenario.engine.device)
     if all(name in OPTIMIZATIONS for name in chosen):
         yield from _toggle_pairs(chosen)
+        yield from _variant_needs(chosen, scenario)
 
 
 def _toggle_pairs(chosen: Mapping[str, str]) -> Iterator[Issue]:
@@ -259,6 +264,18 @@ def _toggle_pairs(chosen: Mapping[str, str]) -> Iterator[Issue]:
         for other in toggle.conflicts:
             if other in settings:
                 yield Issue(("optimizations", name), f"{variant} cannot stand beside {other}", "change one of the two")
+
+
+def _variant_needs(chosen: Mapping[str, str], scenario: Scenario) -> Iterator[Issue]:
+    """Variants that mean nothing beside what the other toggles are, and why those are what they are."""
+    for name, variant in chosen.items():
+        declared = load_toggle(name).variants.get(variant)
+        for needed in () if declared is None else declared.missing_from(chosen):
+            other = needed.partition("=")[0]
+            what = f"{variant} means nothing without {needed}, and {other} is {chosen.get(other, 'not there')} here"
+            if other in chosen and other not in scenario.optimizations:
+                what += f", as in production on {settle_device(scenario.engine.device)}"
+            yield Issue(("optimizations", name), what, f"set optimizations.{needed} as well")
 
 
 def _variants(scenario: Scenario) -> Iterator[Issue]:

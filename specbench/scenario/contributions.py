@@ -32,7 +32,7 @@ class Part:
 
     @property
     def name(self) -> str:
-        """``sampling_params``, ``engine.overlap``, ``drafter, acceptance``."""
+        """``sampling_params``, ``engine.max_num_tokens``, ``drafter, acceptance``."""
         return ", ".join(key.removeprefix(TOGGLES) for key in self.keys)
 
 
@@ -92,8 +92,9 @@ def list_contributions(baseline: Arm, candidate: Arm, parts: Sequence[Part], *, 
 def combine(baseline: Scenario, candidate: Scenario, parts: Iterable[Part]) -> Scenario:
     """``baseline`` with the ``candidate``'s values of ``parts``; unchecked, its defaults open."""
     data: dict[str, Any] = {key: getattr(baseline, key) for key in type(baseline).model_fields}
-    toggles = complete_optimizations(candidate.optimizations, candidate.model.source)
-    data["optimizations"] = complete_optimizations(baseline.optimizations, baseline.model.source)
+    toggles, data["optimizations"] = (
+        complete_optimizations(arm.optimizations, arm.model.source, arm.engine.device) for arm in (candidate, baseline)
+    )
     for key in (key for part in parts for key in part.keys):
         section, _, name = key.partition(".")
         if section == "optimizations":

@@ -27,6 +27,8 @@ _ALLOWED_BY_TYPE = {
     "tuple_type": "a list",
     "model_attributes_type": "a mapping, key: value",
 }
+_TOGGLES_NOW = {"engine.overlap": "overlap"}
+"""Keys that scenarios had before their choice became a toggle's."""
 _LIMITS = {"greater_than_equal": ("ge", "{:g} or more"), "less_than_equal": ("le", "{} or less")}
 
 
@@ -75,6 +77,11 @@ def all_keys(path: KeyPath = ()) -> Iterator[str]:
             yield dotted(below)
 
 
+def moved_key(key: str) -> str | None:
+    """Where what ``key`` once set is set now; None for every other key."""
+    return f"optimizations.{_TOGGLES_NOW[key]}" if key in _TOGGLES_NOW else None
+
+
 def _model_in(annotation: Any) -> type[BaseModel] | None:
     for candidate in (annotation, *get_args(annotation)):
         # In Python 3.10 dict[str, int] counts as a type.
@@ -87,7 +94,7 @@ def _issue(item: dict[str, Any], aliases: Mapping[str, str]) -> Issue:
     path: KeyPath = tuple(item["loc"])
     kind, value = item["type"], item["input"]
     if kind in ("extra_forbidden", "invalid_key"):
-        return _unknown_key(path, aliases)
+        return _moved(path, value) if moved_key(dotted(path)) else _unknown_key(path, aliases)
     if kind == "missing":
         return Issue(path, "is missing, and has no default")
     is_key = bool(path) and path[-1] == "[key]"
@@ -95,6 +102,15 @@ def _issue(item: dict[str, Any], aliases: Mapping[str, str]) -> Issue:
     found = "key " + describe_value(path[-1]) if is_key else describe_value(value)
     what = f"found {found}; allowed: {_allowed(item, path)}"
     return Issue(path, what, _value_hint(item, path))
+
+
+def _moved(path: KeyPath, value: Any) -> Issue:
+    name = _TOGGLES_NOW[dotted(path)]
+    what = f"is a toggle now: optimizations.{name}"
+    if value in ("on", "off"):
+        hint = f"write optimizations: {{{name}: {value}}}; after a flag or in a variant, optimizations.{name}={value}"
+        return Issue(path, what, hint)
+    return Issue(path, what, "drop it: a toggle that is not named has its production variant on the device")
 
 
 def _unknown_key(path: KeyPath, aliases: Mapping[str, str]) -> Issue:

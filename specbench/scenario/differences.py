@@ -52,9 +52,6 @@ _RULES = {
     "workload.concurrency": _Rule(_SHAPES, "another number of requests shares each step"),
     "engine.max_batch_size": _Rule(_SHAPES, "another number of requests may share a step"),
     "engine.max_num_tokens": _Rule(_SHAPES, "prompts are cut into other chunks"),
-    "engine.overlap": _Rule(
-        _SHAPES, "a request that ended stays in the batch for one more step, so that others share steps differently"
-    ),
     "engine.attention": _Rule(_SHAPES, "another kernel sums in another order"),
     "engine.tokens_per_block": _Rule(_SHAPES, "attention reads the cache in other pieces"),
     "engine.num_threads": _Rule(_SHAPES, "sums are divided among threads differently"),
@@ -100,7 +97,7 @@ def weakest(differences: Iterable[Difference]) -> str:
 def reason_of(difference: Difference) -> str:
     """Why ``difference`` has its exactness, in words."""
     if difference.key.startswith(TOGGLES):
-        return "as the toggle declares"
+        return load_toggle(difference.key.removeprefix(TOGGLES)).exactness_reason or "as the toggle declares"
     if difference.key in _POOL and difference.exactness == Exactness.BIT_IDENTICAL.value:
         return _WHOLE_POOL.reason
     return _rule(difference.key).reason
@@ -159,7 +156,7 @@ def _difference(key: str, before: Any, after: Any, baseline: Scenario, candidate
     if key.startswith(TOGGLES):
         toggle = load_toggle(key.removeprefix(TOGGLES))
         each = [toggle.exactness_of(variant).value for variant in (before, after) if variant is not None]
-        return Difference(key, before, after, max(each, key=STRENGTH.index), toggle.step_preserving)
+        return Difference(key, before, after, max(each, key=STRENGTH.index), toggle.preserves_steps(before, after))
     rule = _rule(key)
     if key in _POOL and _has_whole_pool(baseline) and _has_whole_pool(candidate):
         rule = _WHOLE_POOL

@@ -21,6 +21,13 @@ def available_memory_bytes(device: str) -> int | None:
     return min(known) if known else None
 
 
+def settle_device(name: str) -> str:
+    """The device that ``engine.device`` means: ``auto`` is cuda where that can be used, else cpu."""
+    if name != "auto":
+        return name
+    return "cuda" if cuda_problem() is None else "cpu"
+
+
 @cache
 def cuda_problem() -> str | None:
     """Why ``engine.device: cuda`` cannot be used here, or None when it can."""

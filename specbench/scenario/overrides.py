@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any, get_args, get_origin
 
 from specbench.errors import ScenarioError, nearest_hint
+from specbench.registry import OPTIMIZATIONS
 from specbench.scenario.diagnosis import all_keys, field_at, known_keys, section_model
 from specbench.scenario.places import Places, dotted, shorten
 from specbench.scenario.schema import Scenario, Section
@@ -140,7 +141,8 @@ def _require_known(override: Override) -> None:
         return
     keys = list(all_keys())
     name = dotted(override.path)
-    ends = [key for key in keys if key.rsplit(".", 1)[-1] == str(override.path[-1])]
+    written = [*keys, *(f"optimizations.{toggle}" for toggle in OPTIMIZATIONS)]
+    ends = [key for key in written if key.rsplit(".", 1)[-1] == str(override.path[-1])]
     hint = f"did you mean {' or '.join(ends)}?" if ends else nearest_hint(name, [*keys, *known_keys(())])
     raise ScenarioError(
         f"no such key; top-level keys: {', '.join(Scenario.model_fields)}", where=override.place, hint=hint

@@ -7,6 +7,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from pydantic import ValidationError
+
 from specbench.device.times import SIM
 from specbench.engine.config import ModelSpec
 from specbench.engine.models.checkpoint import resolve_model_config
@@ -16,10 +18,11 @@ from specbench.records import DELAY, EQUAL_ARMS, SWAPPED
 from specbench.scenario.arm_pairs import PairBook, refuse_twins
 from specbench.scenario.axes import VARIANT
 from specbench.scenario.contributions import Arm
+from specbench.scenario.diagnosis import diagnose
 from specbench.scenario.loader import ScenarioFile, open_scenario
 from specbench.scenario.masking import mask
 from specbench.scenario.overrides import Override
-from specbench.scenario.places import dotted, shorten
+from specbench.scenario.places import Places, dotted, raise_issues, shorten
 from specbench.scenario.plan import PERIOD_STEPS, SEGMENT_STEPS, AbSettings, PlanPoint, Question, RunPlan
 from specbench.scenario.planner import BASE, require_recorded
 from specbench.scenario.point_book import PointBook
@@ -279,7 +282,12 @@ def _resolve_point(
     plan: RunPlan | Question, point: PlanPoint, models: dict[ModelSpec, ModelConfig]
 ) -> ResolvedScenario:
     data: dict[str, Any] = dict(plan.scenario if point.scenario is None else point.scenario)
-    scenario = Scenario.model_validate(data)
+    try:
+        scenario = Scenario.model_validate(data)
+    except ValidationError as error:
+        # A plan of another version of specbench: its keys were others.
+        raise_issues(diagnose(error), Places("scenario of the plan"), "scenario of the plan")
+        raise
     spec = model_spec(scenario)
     if spec not in models:
         models[spec] = resolve_model_config(spec)

@@ -12,10 +12,10 @@ from specbench.engine.models.checkpoint import resolve_model_config
 from specbench.engine.models.config import ModelConfig
 from specbench.errors import InputError
 from specbench.registry import PRESETS, SIM_PRESETS
-from specbench.scenario.applicable import RANDOM_PREFIX, applicable_toggles
+from specbench.scenario.applicable import RANDOM_PREFIX, default_study
 from specbench.scenario.conflicts import SYNTHETIC, complete_optimizations, draft_len_of
 from specbench.scenario.fields import MAX_TOKENS
-from specbench.scenario.machine import available_memory_bytes, cuda_problem
+from specbench.scenario.machine import available_memory_bytes, settle_device
 from specbench.scenario.memory import MemoryNeed, block_bytes, memory_need, require_memory
 from specbench.scenario.places import Issue, raise_issues
 from specbench.scenario.schema import Acceptance, Drafter, Engine, Measure, Scenario, Section, Windows, Workload
@@ -101,7 +101,6 @@ def build_engine_config(scenario: Scenario) -> EngineConfig:
         dtype=engine.dtype,
         tokens_per_block=engine.tokens_per_block,
         max_num_tokens=engine.max_num_tokens or EngineConfig.max_num_tokens,
-        overlap=engine.overlap == "on",
         attention=engine.attention,
         num_threads=engine.num_threads,
         drafter=_drafter_spec(scenario.drafter),
@@ -167,7 +166,7 @@ def _write_defaults(scenario: Scenario, spec: ModelSpec, model: ModelConfig) -> 
         sampling = _changed(sampling, ignore_eos=workload.kind == SYNTHETIC or scenario.engine.device == SIM)
     drafter = _changed(scenario.drafter, draft_len=draft_len_of(scenario))
     engine = _complete_engine(scenario.engine, workload, scenario.measure.windows, draft_len_of(scenario), model)
-    study = tuple(applicable_toggles(spec.source)) if scenario.study is None else scenario.study
+    study = tuple(default_study(spec.source)) if scenario.study is None else scenario.study
     complete: Scenario = scenario.model_copy(
         update={
             "model": _changed(scenario.model, source=spec.source, weights=spec.weights),
@@ -176,7 +175,7 @@ def _write_defaults(scenario: Scenario, spec: ModelSpec, model: ModelConfig) -> 
             "drafter": drafter,
             "engine": engine,
             "study": study,
-            "optimizations": complete_optimizations(scenario.optimizations, spec.source),
+            "optimizations": complete_optimizations(scenario.optimizations, spec.source, engine.device),
             "measure": _complete_measure(scenario.measure, workload.concurrency),
         }
     )
@@ -205,16 +204,11 @@ def _complete_measure(measure: Measure, concurrency: int) -> Measure:
 def _complete_engine(
     engine: Engine, workload: Workload, windows: Windows | None, draft_len: int, model: ModelConfig
 ) -> Engine:
-    device = engine.device
-    if device == "auto":
-        device = "cuda" if cuda_problem() is None else "cpu"
+    device = settle_device(engine.device)
     batch = engine.max_batch_size or workload.concurrency
     attention = engine.attention
     if attention == "auto":
         attention = "cpu-paged" if device == "cpu" else "torch-gather"
-    overlap = engine.overlap
-    if overlap == "auto":
-        overlap = "on" if device in ("cuda", SIM) else "off"
     return _changed(
         engine,
         device=device,
@@ -223,7 +217,6 @@ def _complete_engine(
         or (needed_seq_len(windows, draft_len) if windows else _needed_seq_len(workload, _limit(model, device))),
         max_num_tokens=engine.max_num_tokens or max(_default_num_tokens(device), batch * (draft_len + 1)),
         attention=attention,
-        overlap=overlap,
     )
 
 

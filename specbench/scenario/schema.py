@@ -202,10 +202,6 @@ class Engine(Section):
         description="token rows a step may carry, prompt chunks included; null: 512 on the CPU, 2048 on CUDA, and more "
         "where the batch needs it",
     )
-    overlap: Literal["auto", "on", "off"] = Field(
-        default="auto",
-        description="launch step n + 1 before the host has seen step n; auto: on for cuda and sim, off for cpu",
-    )
     attention: NonEmptyText = Field(default="auto", description="auto, or one of `specbench list attention`")
     num_threads: Annotated[int, Field(ge=1, le=4096)] | None = Field(
         default=None, description="CPU threads of the device's kernels; null: PyTorch's own choice"
@@ -318,10 +314,12 @@ class Scenario(Section):
         default=None, description="ab: an interpreter of its own for what is measured; null: specbench's own"
     )
     optimizations: dict[NonEmptyText, NonEmptyText] = Field(
-        default={}, description="{toggle: variant}; a toggle that is not named has its recommended variant"
+        default={}, description="{toggle: variant}; a toggle that is not named has its production variant on the device"
     )
     study: Names | None = Field(
-        default=None, description="toggles that the variants off and on switch; null: every host-side one"
+        default=None,
+        description="toggles that the variants off and on switch; null: every host-side one (not overlap, graphs, "
+        "capture_params)",
     )
     sweep: Sweep = Field(default=Sweep(), description="points of `specbench sweep`")
     variants: dict[Name, dict[str, Any]] = Field(

@@ -11,7 +11,7 @@ from specbench.engine.optimizations.base import load_toggle
 from specbench.errors import InputError, nearest_hint
 from specbench.registry import OPTIMIZATIONS
 from specbench.scenario.axes import VARIANT, Axis, list_axes
-from specbench.scenario.diagnosis import all_keys, section_model
+from specbench.scenario.diagnosis import all_keys, moved_key, section_model
 from specbench.scenario.places import Issue, describe_value, dotted
 from specbench.scenario.plan import SET_APART
 from specbench.scenario.schema import Scenario
@@ -58,7 +58,7 @@ def _keys(axes: list[Axis]) -> Iterator[Issue]:
     for axis in axes:
         if axis.key not in known:
             tables = "sweep variant, with a variant for each table"
-            hint = tables if axis.key in _TABLES else nearest_hint(axis.key, known)
+            hint = tables if axis.key in _TABLES else moved_key(axis.key) or nearest_hint(axis.key, known)
             yield Issue(axis.place, "is no scenario key that can be swept", hint)
 
 

@@ -12,7 +12,7 @@ from typing import Any
 from specbench.engine.optimizations.base import load_toggle
 from specbench.errors import ScenarioError, nearest_hint
 from specbench.registry import OPTIMIZATIONS
-from specbench.scenario.applicable import applicable_toggles
+from specbench.scenario.applicable import default_study
 from specbench.scenario.overrides import Override, parse_key, parse_value, split_commas
 from specbench.scenario.places import Places, dotted, shorten
 from specbench.scenario.plan import NOT_MEASURED
@@ -49,7 +49,7 @@ def _named(name: str, changes: Mapping[str, Any], places: Places) -> list[Overri
 
 
 def _study(which: str, scenario: Scenario, place: str) -> list[Override]:
-    names = applicable_toggles(scenario.model.source) if scenario.study is None else list(scenario.study)
+    names = default_study(scenario.model.source) if scenario.study is None else list(scenario.study)
     overrides = []
     for name in names:
         toggle = load_toggle(name)

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from specbench.engine.optimizations.base import load_toggle
-from specbench.registry import ALL
+from specbench.engine.optimizations.base import Exactness, load_toggle
+from specbench.registry import ALL, DEVICES, OPTIMIZATIONS
 
 Cli = Callable[..., Any]
+ROOT = Path(__file__).resolve().parents[2]
 
 
 @pytest.mark.parametrize("kind", sorted(ALL))
@@ -31,25 +34,84 @@ def test_without_a_kind_the_kinds_are_listed(cli: Cli) -> None:
     assert "drafters" in cli("list").stdout
 
 
-def test_toggles_have_their_variants(cli: Cli) -> None:
-    row = json.loads(cli("list", "optimizations", "--json").stdout)[0]
-    toggle = load_toggle(row["name"])
-    assert row["variants"] == list(toggle.variants)
-    assert (row["baseline"], row["recommended"]) == (toggle.baseline, toggle.recommended)
-    assert row["exactness"] == toggle.exactness.value
+TOGGLES = list(OPTIMIZATIONS)
+DECLARED = {
+    "variants", "baseline", "recommended", "production", "in_default_study", "exactness", "exactness_reason",
+    "step_preserving", "variant_summaries", "variant_exactness", "variant_requires", "requires", "conflicts",
+    "needs_recurrent_state", "source", "documentation",
+}  # fmt: skip
 
 
-def test_every_variant_of_a_toggle_is_explained(cli: Cli) -> None:
+def section(cli: Cli, name: str) -> list[str]:
+    """The lines that explain one toggle."""
+    sections = cli("list", "optimizations").stdout.split("\n\n")[1:]
+    return next(text.splitlines() for text in sections if text.startswith(f"{name}: "))
+
+
+def test_toggles_have_all_that_they_declare(cli: Cli) -> None:
     rows = json.loads(cli("list", "optimizations", "--json").stdout)
-    text = cli("list", "optimizations").stdout.split("\n\n", 1)[1]
     for row in rows:
         toggle = load_toggle(row["name"])
-        assert row["variant_summaries"] == {name: variant.summary for name, variant in toggle.variants.items()}
-        assert row["source"] == toggle.source
+        assert set(row) == {"name", "summary", *DECLARED}
+        assert row["variants"] == list(toggle.variants)
+        assert row["production"] == {device: toggle.production_on(device) for device in DEVICES}
+        assert row["exactness"] == toggle.exactness.value
+        for key in ("requires", "conflicts"):
+            assert row[key] == list(getattr(toggle, key))
+        same = DECLARED & {field.name for field in dataclasses.fields(toggle)}
+        for key in same - {"variants", "production", "exactness", "requires", "conflicts"}:
+            assert row[key] == getattr(toggle, key), key
         for name, variant in toggle.variants.items():
-            line = next(line for line in text.splitlines() if line.split()[0] == f"{toggle.name}={name}")
-            assert variant.summary in line
-            assert line.endswith(toggle.exactness_of(name).value)
+            assert row["variant_summaries"][name] == variant.summary
+            assert row["variant_exactness"][name] == toggle.exactness_of(name).value
+            assert row["variant_requires"][name] == list(variant.requires)
+
+
+@pytest.mark.parametrize("name", TOGGLES)
+def test_every_toggle_is_explained(cli: Cli, name: str) -> None:
+    toggle, lines = load_toggle(name), section(cli, name)
+    assert lines[0] == f"{name}: {toggle.summary}"
+    facts = dict(line.split(None, 1) for line in lines if line.startswith("  "))
+    for variant in toggle.variants:
+        for device in DEVICES:
+            shown = variant in facts["production"]
+            assert shown or toggle.production_on(device) != variant
+    assert ("only if `study` names it" in facts["study"]) is not toggle.in_default_study
+    assert facts["source"] == toggle.source
+    assert facts["more"].split() == ["in", f"docs/optimizations/{name}.md"]
+    assert (ROOT / "docs" / "optimizations" / f"{name}.md").is_file()
+    needed = {setting for variant in toggle.variants.values() for setting in variant.requires}
+    for setting in (*toggle.requires, *needed):
+        assert setting in facts["requires"]
+    for setting in toggle.conflicts:
+        assert setting in facts["conflicts"]
+
+
+@pytest.mark.parametrize("name", TOGGLES)
+def test_every_variant_is_explained_and_a_known_defect_is_marked(cli: Cli, name: str) -> None:
+    toggle, lines = load_toggle(name), section(cli, name)
+    for variant, declared in toggle.variants.items():
+        line = next(line for line in lines if line.split()[0] == f"{name}={variant}")
+        assert line.endswith(declared.summary)
+        is_defect = toggle.exactness_of(variant) is Exactness.KNOWN_DEFECT
+        assert ("KNOWN DEFECT" in line) is is_defect
+        assert ("by name alone" in line) is is_defect
+        assert is_defect or f" {toggle.exactness_of(variant).value} " in line
+        assert ("  baseline" in line) is (variant == toggle.baseline)
+        assert ("  recommended" in line) is (variant == toggle.recommended)
+
+
+def test_the_known_defects_are_those_of_captures(cli: Cli) -> None:
+    marked = [line.split()[0] for line in cli("list", "optimizations").stdout.splitlines() if "KNOWN DEFECT" in line]
+    assert marked == [f"capture_params={name}" for name in ("leak", "clear_at_copy", "clear_after_warmup")]
+
+
+def test_what_captures_require_is_said_with_the_variants_that_do(cli: Cli) -> None:
+    lines = section(cli, "capture_params")
+    (line,) = (line for line in lines if line.startswith("  requires"))
+    assert line.split(None, 1)[1] == "graphs=captured (clear_after_capture, leak, clear_at_copy, clear_after_warmup)"
+    (line,) = (line for line in section(cli, "overlap") if line.startswith("  production"))
+    assert line.split(None, 1)[1] == "off (cpu), on (cuda, sim)"
 
 
 def test_an_unknown_kind_has_the_nearest(cli: Cli) -> None:

@@ -81,7 +81,7 @@ def test_json_is_the_analysis_and_nothing_else(scenario: Path, capsys: pytest.Ca
 
 
 def test_equal_runs_give_equal_tokens_and_overlap_changes_none(scenario: Path) -> None:
-    for number, extra in enumerate(([], [], ["--set", "engine.overlap=on"], ["--set", "drafter=none"])):
+    for number, extra in enumerate(([], [], ["--set", "optimizations.overlap=on"], ["--set", "drafter=none"])):
         assert main(["run", str(scenario), "--out", str(number), *extra]) == 0
     hashes = {read(Path(str(number)), "analysis.json")["points"][0]["tokens_sha256"] for number in range(4)}
     assert len(hashes) == 1
@@ -403,7 +403,7 @@ def test_a_signal_in_a_long_trial_ends_it_within_the_step(
         real(subject)
 
     monkeypatch.setattr(BuiltinSubject, "advance", advance)
-    long = ["workload.num_requests=400", "measure.warmup_requests=0", f"engine.overlap={overlap}"]
+    long = ["workload.num_requests=400", "measure.warmup_requests=0", f"optimizations.overlap={overlap}"]
     assert main(["run", str(scenario), "--out", "run", *(word for key in long for word in ("--set", key))]) == 130
     (trial,) = read(Path("run"), "trials.jsonl")
     assert trial["status"] == "interrupted"

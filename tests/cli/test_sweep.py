@@ -108,7 +108,7 @@ def test_all_points_failing_is_exit_code_4(
         (["--variant", "nobody"], ["no such variant"]),
         (["--set", "sweep.concurrency=0,1"], ["sweep.concurrency"]),
         (["--set", "sweep.concurency=1,2"], ["concurency", "concurrency"]),
-        (["--set", "sweep.grid={engine.overlap: [on, sideways]}"], ["overlap", "sideways"]),
+        (["--set", "sweep.grid={optimizations.overlap: [on, sideways]}"], ["overlap", "sideways"]),
         (["--set", "sweep.concurrency=1,2", "--variant", "workload.concurrency=4"], ["workload.concurrency"]),
         (["--out", "taken"], ["never overwrites"]),
         (["--resume", "nowhere"], ["no such folder"]),

@@ -22,7 +22,7 @@ def test_the_default_pool_holds_every_slot(
     path = tmp_path / "s.yaml"
     drafter = f"{{name: ngram, draft_len: {draft_len}}}" if draft_len else "none"
     path.write_text(
-        f"model: random:tiny\ndrafter: {drafter}\nengine: {{dtype: float32, overlap: {overlap}}}\n"
+        f"model: random:tiny\ndrafter: {drafter}\nengine: {{dtype: float32}}\noptimizations: {{overlap: {overlap}}}\n"
         f"workload: {{kind: random_tokens, isl: {isl}, osl: {osl}, concurrency: {concurrency}}}\n"
     )
     config = replace(resolve(load_scenario(path)).engine, drafter=ngram(draft_len))

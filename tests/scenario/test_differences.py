@@ -68,7 +68,7 @@ def test_a_toggle_is_as_exact_as_the_weaker_of_its_variants(monkeypatch: pytest.
         ({"drafter": "ngram"}, "drafter.draft_len", "numerically-equivalent"),
         ({"workload": {**WORK, "concurrency": 3}}, "workload.concurrency", "numerically-equivalent"),
         ({"engine": {"max_batch_size": 3}}, "engine.max_batch_size", "numerically-equivalent"),
-        ({"engine": {"overlap": "on"}}, "engine.overlap", "numerically-equivalent"),
+        ({"optimizations": {"overlap": "on"}}, "optimizations.overlap", "numerically-equivalent"),
         ({"engine": {"attention": "torch-gather"}}, "engine.attention", "numerically-equivalent"),
         ({"engine": {"tokens_per_block": 16}}, "engine.tokens_per_block", "numerically-equivalent"),
         ({"engine": {"max_num_tokens": 64}}, "engine.max_num_tokens", "numerically-equivalent"),
@@ -167,6 +167,10 @@ def test_auto_is_mirrored_wherever_both_arms_can_share_an_engine() -> None:
         ({"workload": {**WORK, "concurrency": 3}}, "workload.concurrency is numerically-equivalent"),
         ({"engine": {"max_seq_len": 64}}, "engine.max_seq_len is not step-preserving"),
         ({"engine": {"dtype": "float32"}}, "engine.dtype is changes-output"),
+        (
+            {"optimizations": {"overlap": "on"}},
+            "optimizations.overlap is numerically-equivalent: an end that the host has not seen yet",
+        ),
     ],
 )
 def test_auto_says_why_it_takes_runs(sections: dict[str, Any], why: str) -> None:

@@ -33,8 +33,8 @@ def test_name_is_taken_from_the_file(tmp_path: Path) -> None:
 
 
 def test_words_of_yaml_1_1_reach_text_keys(write: Write) -> None:
-    scenario = load_scenario(write("name: on\nengine: {overlap: off}\nsampling: {temperature: 1e-1}\n"))
-    assert (scenario.name, scenario.engine.overlap, scenario.sampling.temperature) == ("on", "off", 0.1)
+    scenario = load_scenario(write("name: on\noptimizations: {overlap: off}\nsampling: {temperature: 1e-1}\n"))
+    assert (scenario.name, scenario.optimizations, scenario.sampling.temperature) == ("on", {"overlap": "off"}, 0.1)
 
 
 def test_one_error_names_file_line_key_found_and_allowed(refusal: Refusal) -> None:

@@ -28,5 +28,5 @@ def test_variables_that_look_like_secrets(name: str, value: str, secret: bool) -
 
 
 def test_a_command_keeps_what_is_no_secret() -> None:
-    command = "specbench ab x.yaml --candidate process.env.A=x,engine.overlap=on --budget 5m"
+    command = "specbench ab x.yaml --candidate process.env.A=x,optimizations.overlap=on --budget 5m"
     assert mask(command) == command

@@ -29,7 +29,7 @@ workload: {kind: chat80, concurrency: 8, osl: 64, categories: [math]}
     [
         ("workload.concurrency=4", ("workload", "concurrency"), 4),
         ("sampling.temperature=1e-1", ("sampling", "temperature"), 0.1),
-        ("engine.overlap=on", ("engine", "overlap"), "on"),
+        ("optimizations.overlap=on", ("optimizations", "overlap"), "on"),
         ("sweep.concurrency=1,2,4", ("sweep", "concurrency"), [1, 2, 4]),
         ("sweep.concurrency=[1, 2]", ("sweep", "concurrency"), [1, 2]),
         ("sampling.stop_token_ids=5,6", ("sampling", "stop_token_ids"), [5, 6]),

@@ -42,7 +42,7 @@ variants:
     drafter: none
   wide:
     drafter.draft_len: 6
-    engine.overlap: on
+    overlap: on
 """
 
 
@@ -110,7 +110,7 @@ def test_settings_come_from_measure_in_numbers(path: Path) -> None:
     ("changes", "expected"),
     [
         ([], (2, 12)),
-        (["engine.overlap=on"], (8, 4)),
+        (["optimizations.overlap=on"], (8, 4)),
         (["measure.guard_steps=4"], (2, 6)),
         (["measure.period_steps=100"], (100, 1)),
         (["measure.period_steps=5", "measure.quads_per_segment=3"], (5, 3)),
@@ -126,7 +126,7 @@ def test_a_period_is_short_where_no_step_overlaps(path: Path, changes: list[str]
 
 
 def test_one_arm_that_overlaps_makes_periods_long(path: Path) -> None:
-    settings = ask_ab(path, candidates=["plain", "engine.overlap=on"]).settings
+    settings = ask_ab(path, candidates=["plain", "overlap=on"]).settings
     assert settings is not None
     assert settings.period_steps == 8
 
@@ -224,23 +224,23 @@ def test_each_switches_every_part_alone_and_leaves_it_out(path: Path) -> None:
     ]
     assert roles == [
         ("candidate", "plain", "wide"),
+        ("alone", "plain", "plain + overlap"),
         ("alone", "plain", "plain + drafter"),
-        ("alone", "plain", "plain + engine.overlap"),
-        ("all but", "plain + engine.overlap", "wide"),
         ("all but", "plain + drafter", "wide"),
+        ("all but", "plain + overlap", "wide"),
     ]
     assert len(question.points) == 4, "with two parts, all but one is the other alone"
-    assert [d.key for d in question.comparisons[2].differences] == ["engine.overlap"]
+    assert [d.key for d in question.comparisons[1].differences] == ["optimizations.overlap"]
 
 
 def test_pairs_are_of_three_parts_or_more(path: Path) -> None:
-    candidate = ["sampling_params=signature,engine.overlap=on,engine.max_num_tokens=99"]
+    candidate = ["sampling_params=signature,overlap=on,engine.max_num_tokens=99"]
     question = ask_ab(path, [], "sampling_params=refill", candidate, each=True, pairs=True)
     pairs = [question.points[c.candidate].variant for c in question.comparisons if c.role == "pair"]
     assert pairs == [
+        "sampling_params=refill + overlap + sampling_params",
+        "sampling_params=refill + overlap + engine.max_num_tokens",
         "sampling_params=refill + sampling_params + engine.max_num_tokens",
-        "sampling_params=refill + sampling_params + engine.overlap",
-        "sampling_params=refill + engine.max_num_tokens + engine.overlap",
     ]
     assert sum(c.role == "alone" for c in question.comparisons) == 3
     two = ask_ab(path, [], "plain", ["wide"], each=True, pairs=True)
@@ -258,11 +258,11 @@ def test_each_with_one_part_adds_nothing_and_says_so(write: Write) -> None:
 def test_parts_that_cannot_stand_alone_go_together(write: Write) -> None:
     path = write(
         TEXT + "  accepted:\n    acceptance: {mode: forced, length: 2.4}\n    drafter: {name: ngram, draft_len: 3}\n"
-        "    engine.overlap: on\n"
+        "    overlap: on\n"
     )
     question = ask_ab(path, [], "plain", ["accepted"], each=True)
     alone = [question.points[c.candidate].variant for c in question.comparisons if c.role == "alone"]
-    assert alone == ["plain + engine.overlap", "plain + drafter, acceptance"]
+    assert alone == ["plain + overlap", "plain + drafter, acceptance"]
 
 
 def test_a_question_is_the_same_wherever_it_is_asked_and_read(path: Path) -> None:

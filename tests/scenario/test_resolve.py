@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from specbench.engine.config import AcceptanceSpec, DrafterSpec, EngineConfig, ModelSpec
 from specbench.engine.models.presets import LLAMA_3_1_8B, SMOLLM2_135M, TINY
 from specbench.errors import CapacityError, InputError, ModelNotFoundError, ScenarioError
-from specbench.scenario import resolve as resolving
+from specbench.scenario import machine
 from specbench.scenario.loader import load_scenario
 from specbench.scenario.planner import plan_run
 from specbench.scenario.resolve import ResolvedScenario, build_engine_config, resolve, workload_settings
@@ -38,7 +38,7 @@ def _resolve(write: Write, text: str, *overrides: str) -> ResolvedScenario:
 @pytest.fixture(autouse=True)
 def _cpu(monkeypatch: pytest.MonkeyPatch) -> None:
     """Device auto means the same on every machine that runs these tests."""
-    monkeypatch.setattr(resolving, "cuda_problem", lambda: "no CUDA device is present")
+    monkeypatch.setattr(machine, "cuda_problem", lambda: "no CUDA device is present")
 
 
 def test_engine_config_of_a_scenario_in_full(write: Write) -> None:
@@ -49,7 +49,8 @@ def test_engine_config_of_a_scenario_in_full(write: Write) -> None:
         drafter: {name: ngram, draft_len: 3, max_ngram: 4, min_ngram: 2}
         acceptance: {mode: forced, length: 2.5}
         workload: {kind: random_tokens, isl: [10, 100], osl: 28, concurrency: 3}
-        engine: {dtype: float32, max_batch_size: 5, tokens_per_block: 16, num_threads: 1, overlap: on}
+        engine: {dtype: float32, max_batch_size: 5, tokens_per_block: 16, num_threads: 1}
+        optimizations: {overlap: on}
         """,
     )
     assert resolved.engine == EngineConfig(
@@ -61,7 +62,6 @@ def test_engine_config_of_a_scenario_in_full(write: Write) -> None:
         dtype="float32",
         tokens_per_block=16,
         max_num_tokens=512,
-        overlap=True,
         attention="cpu-paged",
         num_threads=1,
         drafter=DrafterSpec("ngram", 3, (), 4, 2),
@@ -77,7 +77,7 @@ def test_defaults_of_a_text_workload(write: Write) -> None:
     assert (scenario.workload.num_requests, scenario.workload.isl, scenario.workload.osl) == ("all", None, 128)
     assert scenario.sampling.ignore_eos is False
     assert (scenario.engine.max_batch_size, scenario.engine.max_seq_len) == (4, 4096)
-    assert (scenario.engine.device, scenario.engine.overlap) == ("cpu", "off")
+    assert (scenario.engine.device, scenario.optimizations["overlap"]) == ("cpu", "off")
 
 
 def test_defaults_of_random_tokens(write: Write) -> None:
@@ -89,9 +89,9 @@ def test_defaults_of_random_tokens(write: Write) -> None:
 
 
 def test_cuda_has_its_own_defaults(write: Write, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(resolving, "cuda_problem", lambda: None)
+    monkeypatch.setattr(machine, "cuda_problem", lambda: None)
     engine = _resolve(write, "name: x").engine
-    assert (engine.device, engine.overlap, engine.attention) == ("cuda", True, "torch-gather")
+    assert (engine.device, dict(engine.optimizations)["overlap"], engine.attention) == ("cuda", "on", "torch-gather")
 
 
 def test_the_longest_request_is_bounded_by_the_model(write: Write) -> None:
@@ -125,7 +125,9 @@ def test_optimizations_are_written_out(write: Write) -> None:
     assert resolved.scenario.optimizations == dict(resolved.engine.optimizations)
     assert "sampling_params" in resolved.scenario.optimizations
     assert resolved.scenario.study == ("sampling_params", "block_staging", "input_prep")
-    assert sorted(resolved.scenario.study) == list(resolved.scenario.optimizations)
+    outside = {"overlap": "off", "graphs": "off", "capture_params": "real_params"}
+    assert sorted((*resolved.scenario.study, *outside)) == list(resolved.scenario.optimizations)
+    assert outside.items() <= resolved.scenario.optimizations.items()
 
 
 def test_workload_settings(write: Write) -> None:
@@ -234,8 +236,14 @@ _scenarios = st.fixed_dictionaries(
         ),
         "sampling": st.sampled_from([{}, {"temperature": 0.7, "top_p": 0.9, "stop_token_ids": [3]}]),
         "engine": st.sampled_from(
-            [{}, {"kv_cache": "3GiB"}, {"max_seq_len": 2000, "max_batch_size": 8, "overlap": "on"}]
+            [
+                {},
+                {"kv_cache": "3GiB"},
+                {"max_seq_len": 2000, "max_batch_size": 8},
+                {"device": "auto", "dtype": "float32"},
+            ]
         ),
+        "optimizations": st.sampled_from([{}, {"overlap": "on"}, {"graphs": "captured", "capture_params": "leak"}]),
         "variants": st.sampled_from([{}, {"plain": {"drafter": "none"}, "wide": {"workload.concurrency": 64}}]),
         "measure": st.sampled_from([{}, {"repeats": 3, "timeout": "5m", "steps": "10-20"}]),
     }

@@ -38,7 +38,7 @@ def _resolve(path: Path, *overrides: str, available: int | None = None) -> Resol
 def test_five_numbers_are_what_the_device_declares(write: Write) -> None:
     engine = _resolve(write(TEXT)).engine
     assert engine.device_times == DeviceTimes(100, 1, 0.5, 2, 64_000)
-    assert (engine.device, engine.overlap) == ("sim", True)
+    assert (engine.device, dict(engine.optimizations)["overlap"]) == ("sim", "on")
 
 
 def test_a_preset_stands_for_its_numbers(write: Write) -> None:

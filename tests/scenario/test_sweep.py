@@ -38,12 +38,12 @@ def test_lists_and_grid_are_crossed_and_zip_goes_in_step(write: Write) -> None:
         + """
         sweep:
           concurrency: [1, 4]
-          grid: {engine.overlap: ["on", "off"]}
+          grid: {optimizations.overlap: ["on", "off"]}
           zip: {workload.isl: [16, 32], workload.osl: [2, 3]}
         """.replace("\n        ", "\n")
     )
     expected = [
-        {"workload.concurrency": c, "engine.overlap": overlap, "workload.isl": isl, "workload.osl": osl}
+        {"workload.concurrency": c, "optimizations.overlap": overlap, "workload.isl": isl, "workload.osl": osl}
         for c in (1, 4)
         for overlap in ("on", "off")
         for isl, osl in ((16, 2), (32, 3))
