@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import specbench
+from specbench.engine.optimizations.defects import known_defects
 from specbench.errors import ResultsError
 from specbench.measure import telemetry
 from specbench.measure.counters import add_counts, choose_counts
@@ -81,7 +82,15 @@ def select_trials(trials: Sequence[TrialRecord]) -> list[TrialRecord]:
 
 def strongest_label(trials: Sequence[TrialRecord]) -> str:
     """One label for all trials: see :func:`specbench.measure.labels.strongest`."""
-    return strongest(trial.label for trial in trials)
+    settings = (setting for trial in trials for setting in _settings_of(trial))
+    known_defect = any(known_defects(variants) for variants in settings)
+    return strongest((trial.label for trial in trials), known_defect=known_defect)
+
+
+def _settings_of(trial: TrialRecord) -> list[dict[str, str]]:
+    """What stood, toggle -> variant: at the trial's end, and whenever a row was served."""
+    at_end = {name: found["variant"] for name, found in (trial.subject.get("toggles") or {}).items()}
+    return [at_end, *(entry.variants for entry in trial.sampling_audit or ())]
 
 
 def _status(trials: Sequence[TrialRecord], planned: int | None) -> str:

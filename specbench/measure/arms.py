@@ -10,6 +10,7 @@ from typing import Any
 
 from specbench.device.tracing import RangeRecorder, Tracer
 from specbench.engine.config import AcceptanceSpec
+from specbench.engine.optimizations.base import load_toggle
 from specbench.measure.clock import Clock
 from specbench.measure.interruption import StopSignal
 from specbench.measure.load import Content, ContentSource, base_params, build_content, require_fit
@@ -164,8 +165,9 @@ class Arms:
         return new
 
     def toggles(self, index: int) -> dict[str, str]:
-        """Variant of every toggle of point ``index``."""
-        return dict(self._points[index][1].engine.optimizations)
+        """Variant of every toggle of point ``index`` in which arms that share their steps may differ."""
+        chosen = self._points[index][1].engine.optimizations
+        return {name: variant for name, variant in chosen if load_toggle(name).step_preserving}
 
     def close(self) -> None:
         """Release every engine; the first error is raised when all are closed."""

@@ -13,6 +13,7 @@ from statistics import median
 
 from specbench.measure.labels import split_label
 from specbench.measure.load import NOT_JUDGED
+from specbench.measure.sampling_audit import gate_sampling
 from specbench.measure.simulation_gate import gate_simulation
 from specbench.measure.telemetry import step_durations_ns
 from specbench.records import WINDOW, Gate, RequestRecord, TrialRecord
@@ -118,18 +119,32 @@ def gate_collection(measured: Measured) -> Gate:
 
 def gate_captures(measured: Measured) -> Gate:
     """Did capture or compilation happen in a window?"""
-    total = _total(measured, "captures_in_window")
+    total = _count(measured, "captures")
     if total is None:
         return Gate("capture and compile", NOT_APPLICABLE, "steps run eagerly: there is nothing to capture")
     return Gate("capture and compile", WARN if total else PASS, f"{total} in the window")
 
 
 def gate_eager_fallbacks(measured: Measured) -> Gate:
-    """Did steps fall back from captured to eager?"""
-    total = _total(measured, "eager_fallbacks")
-    if total is None:
+    """Did steps without prompts run eagerly because no captured step fits them?"""
+    total, replays = _count(measured, "eager_not_captured"), _count(measured, "replays")
+    if total is None or replays is None:
         return Gate("eager fallbacks", NOT_APPLICABLE, "no captured steps in this configuration")
-    return Gate("eager fallbacks", WARN if total else PASS, f"{total} steps")
+    padded, with_prompts = _count(measured, "padded_steps"), _count(measured, "eager_context")
+    detail = f"{total} steps; {replays} were replayed, {padded} of them padded, {with_prompts} had prompts in them"
+    return Gate("eager fallbacks", WARN if total else PASS, detail)
+
+
+def _count(measured: Measured, counter: str) -> int | None:
+    """What captured steps counted in the windows; None where there were none."""
+    counted = [trial.counters.get("graphs", {}).get("captured") for trial in measured.trials if trial.counters]
+    known = [item.counts.get(counter, 0) for item in counted if item is not None]
+    return sum(known) if known else None
+
+
+def gate_sampling_parameters(measured: Measured) -> Gate:
+    """See :mod:`specbench.measure.sampling_audit`."""
+    return gate_sampling(measured.trials)
 
 
 def _total(measured: Measured, key: str) -> int | None:
@@ -254,6 +269,7 @@ GATES: tuple[Callable[[Measured], Gate], ...] = (
     gate_requests,
     gate_token_counts,
     gate_repeatability,
+    gate_sampling_parameters,
     gate_content,
     gate_degeneration,
     gate_warmth,

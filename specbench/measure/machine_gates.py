@@ -220,6 +220,7 @@ GATES: tuple[Callable[[Witnessed], Gate], ...] = (
     gate_cut_trials,
     gate_token_counts,
     _of_run(gates.gate_requests),
+    _of_run(gates.gate_sampling_parameters),
     _of_run(gates.gate_content),
     _of_run(gates.gate_degeneration),
     gate_captures,

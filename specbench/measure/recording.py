@@ -14,7 +14,7 @@ from specbench.measure.counters import UNREAD, Readings, add_counts, count_betwe
 from specbench.measure.driver import Flight, LoopResult, in_order
 from specbench.measure.mirrored import Edges, PassResult
 from specbench.measure.subject import Telemetry
-from specbench.records import WINDOW, Period, RangeTimes, RequestRecord, StepTable, ToggleCounts
+from specbench.records import WINDOW, Period, RangeTimes, RequestRecord, SamplingAudit, StepTable, ToggleCounts
 
 Decode = Callable[[Sequence[int]], str]
 PERIODS_PER_QUAD = 4
@@ -39,7 +39,7 @@ class Window:
     :param wall_ns: what the figures are over: the whole window, or the timed periods of a pass.
     :param acceptance_length: over the same steps as the other figures.
     :param steps: all of the window, those between timed periods included.
-    :param counters: see :class:`~specbench.records.TrialRecord`.
+    :param counters: see :class:`~specbench.records.TrialRecord`; ``audit``: its ``sampling_audit``.
     """
 
     wall_ns: int
@@ -51,6 +51,7 @@ class Window:
     ranges: dict[str, RangeTimes]
     periods: list[Period] = field(default_factory=list)
     counters: ToggleCounts | None = None
+    audit: list[SamplingAudit] | None = None
 
     @property
     def output_tokens_per_s(self) -> float | None:
@@ -77,6 +78,7 @@ def record_window(loop: LoopResult, found: Telemetry, has_token_ids: bool, count
         device_busy=_merge_busy(found.busy, loop.origin_ns, end_ns),
         ranges=telemetry.gather_ranges(found.spans, loop.origin_ns, end_ns),
         counters=count_between(counters, len(found.steps)),
+        audit=found.audit,
     )
 
 
@@ -99,6 +101,7 @@ def record_pass(result: PassResult, found: Telemetry, has_token_ids: bool) -> Wi
         ranges=telemetry.gather_ranges(found.spans, origin_ns, result.end_ns),
         periods=periods,
         counters=add_counts(count_between(e.counters, p.num_steps) for e, p in zip(result.edges, periods, strict=True)),
+        audit=found.audit,
     )
 
 
@@ -120,6 +123,7 @@ def record_timed(result: PassResult, found: Telemetry, has_token_ids: bool) -> W
         device_busy=_merge_busy(found.busy, start_ns, end_ns),
         ranges=telemetry.gather_ranges(found.spans, start_ns, end_ns),
         counters=count_between(edge.counters, len(rows)),
+        audit=found.audit,
     )
 
 

@@ -19,6 +19,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from specbench.device.tracing import Span
+from specbench.encoding import from_json
 from specbench.engine.config import EngineConfig
 from specbench.engine.optimizations.base import load_toggle
 from specbench.errors import InputError
@@ -26,7 +27,7 @@ from specbench.measure.counters import CounterReading
 from specbench.measure.server_process import ProcessSettings, ServerProcess
 from specbench.measure.subject import Capabilities, Telemetry
 from specbench.measure.wire import Message, pack_settings
-from specbench.records import StepRecord, StepTable
+from specbench.records import SamplingAudit, StepRecord, StepTable
 
 if TYPE_CHECKING:
     from specbench.engine.sampling.params import SamplingParams
@@ -94,8 +95,8 @@ class RemoteSubject:
         """
         server = ServerProcess(process)
         try:
-            toggles = {name: [variant, variant == load_toggle(name).baseline] for name, variant in config.optimizations}
             packed = pack_settings(replace(config, optimizations=()))
+            toggles = pack_toggles(dict(config.optimizations))
             built = server.ask("build", config=packed, toggles=toggles, with_ranges=with_ranges)
             return cls(server, built)
         except BaseException:
@@ -180,7 +181,14 @@ class RemoteSubject:
         answer = self._tell("drain")
         busy = answer["busy"]
         steps, spans = _unpack_steps(answer["steps"]), _unpack_spans(answer["spans"])
-        return Telemetry(steps, spans, None if busy is None else _unpack_spans(busy))
+        # Another commit may not audit.
+        audit = answer.get("audit")
+        return Telemetry(
+            steps,
+            spans,
+            None if busy is None else _unpack_spans(busy),
+            None if audit is None else [from_json(SamplingAudit, entry) for entry in audit],
+        )
 
     def logit_margin(self, prefix: Sequence[int], first_id: int, second_id: int) -> float:
         """See :func:`specbench.engine.scoring.logit_margin`; finishes what is in flight first."""
@@ -213,6 +221,18 @@ class RemoteSubject:
             if reason is not None:
                 del self._requests[request_id]
         return answer
+
+
+def pack_toggles(chosen: Mapping[str, str]) -> dict[str, list[Any]]:
+    """By toggle: its variant, and whether a commit that lacks the toggle does the same.
+
+    It does where the variant is the baseline, and where there is nothing to choose.
+    """
+    packed = {}
+    for name, variant in chosen.items():
+        toggle = load_toggle(name)
+        packed[name] = [variant, variant == toggle.baseline or toggle.is_idle(chosen)]
+    return packed
 
 
 def _unpack_steps(columns: dict[str, list[Any]]) -> list[StepRecord]:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from specbench.device.tracing import RangeRecorder, Span, Tracer
 from specbench.measure.counters import CounterReading
-from specbench.records import StepRecord
+from specbench.records import SamplingAudit, StepRecord
 
 if TYPE_CHECKING:
     from specbench.device.base import Device
@@ -29,7 +29,8 @@ class Capabilities:
     :param token_ids: committed token ids, not only text.
     :param switchable: variants can be switched between steps.
     :param device_time: when the device was busy. Kernels that the host enqueues one by one leave gaps between two
-        events that bracket them, so that eager launches on a GPU do not tell it.
+        events that bracket them, so that eager launches on a GPU do not tell it; captured steps do, which are one
+        launch each.
     """
 
     steps: bool
@@ -52,11 +53,16 @@ class InFlight(Protocol):
 
 @dataclass(frozen=True)
 class Telemetry:
-    """What a subject recorded since it was last asked. ``busy`` is None where device time cannot be seen."""
+    """What a subject recorded since it was last asked.
+
+    :param busy: None where device time cannot be seen.
+    :param audit: what requests asked of the sampler and were served with; None where it is not told.
+    """
 
     steps: list[StepRecord] = field(default_factory=list)
     spans: list[Span] = field(default_factory=list)
     busy: list[Span] | None = None
+    audit: list[SamplingAudit] | None = None
 
 
 class Subject(Protocol):
@@ -143,6 +149,10 @@ class _DeviceLease:
         return True
 
 
+def _tells_device_time(engine: LLMEngine) -> bool:
+    return engine.device.torch_device.type == "cpu" or engine.variants.get("graphs") == "captured"
+
+
 class BuiltinSubject:
     """The engine of this package.
 
@@ -159,7 +169,7 @@ class BuiltinSubject:
         lease: _DeviceLease | None = None,
     ) -> None:
         self.capabilities = Capabilities(
-            steps=True, token_ids=True, switchable=True, device_time=engine.device.torch_device.type == "cpu"
+            steps=True, token_ids=True, switchable=True, device_time=_tells_device_time(engine)
         )
         self._engine = engine
         self._recorder = recorder
@@ -238,7 +248,8 @@ class BuiltinSubject:
 
     def describe(self) -> dict[str, Any]:
         """See :class:`Subject`. ``toggles``: the variant that stands now, and each one's counts since it was built;
-        ``device_counters``: what the device counted since it was opened.
+        ``device_counters``: what the device counted since it was opened; ``captured_steps``: None where steps run
+        eagerly.
         """
         engine = self._engine
         counters = engine.read_counters()
@@ -248,6 +259,7 @@ class BuiltinSubject:
             "engine": asdict(engine.config),
             "toggles": {n: {"variant": v, "counters": counters[n]} for n, v in engine.variants.items()},
             "device_counters": engine.device.read_counters(),
+            "captured_steps": engine.describe_captures() or None,
             **self._description,
         }
 
@@ -285,7 +297,8 @@ class BuiltinSubject:
         self._engine.synchronize()
         spans = self._recorder.drain() if self._recorder else []
         busy = self._engine.drain_busy()  # even where it tells nothing: it is kept until somebody takes it
-        return Telemetry(self._engine.drain_steps(), spans, busy if self.capabilities.device_time else None)
+        seen = busy if self.capabilities.device_time else None
+        return Telemetry(self._engine.drain_steps(), spans, seen, self._engine.drain_audit())
 
     def close(self) -> None:
         """See :class:`Subject`. A device that others share stays open until the last of them is closed."""

@@ -23,6 +23,7 @@ from typing import Any
 import specbench
 from specbench import registry
 from specbench.device.tracing import NullTracer, RangeRecorder, Span, Tracer
+from specbench.encoding import to_json
 from specbench.engine.config import EngineConfig
 from specbench.engine.optimizations.base import load_toggle
 from specbench.engine.sampling.params import SamplingParams
@@ -221,6 +222,7 @@ class SubjectServer:
             "steps": StepTable.of(found.steps).columns,
             "spans": _pack_spans(found.spans),
             "busy": None if found.busy is None else _pack_spans(found.busy),
+            "audit": to_json(found.audit),
             **self._progress(),
         }
 

@@ -296,4 +296,5 @@ def _record_trial(
         periods=window.periods,
         injected={arm: dict(defect) for arm, defect in measured.injected.items()} if measured.injected else None,
         counters=window.counters,
+        sampling_audit=window.audit,
     )

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 
 from specbench.engine.optimizations.base import Exactness
 from specbench.measure.ab_gates import MIN_UNITS
-from specbench.measure.labels import SIMULATED, split_label
+from specbench.measure.labels import KNOWN_DEFECT, SIMULATED, split_label
+from specbench.measure.sampling_audit import NAME as SAMPLING_GATE
 from specbench.measure.token_rules import describe_divergence
 from specbench.measure.unit_table import THROUGHPUT
 from specbench.records import BUDGET, Comparison, Effect, LookRecord, RangeEffect
@@ -91,7 +92,7 @@ def _excludes_zero(effect: Effect | None) -> bool:
 
 
 def say_hidden_work(comparison: Comparison) -> list[str]:
-    """Host ranges that moved while throughput did not."""
+    """Host ranges that moved while throughput did not, and whether the device waits for them."""
     if comparison.verdict in DIFFERENT:
         return []
     moved = [(name, effect) for name, effect in comparison.ranges.items() if _is_moved(name, effect)]
@@ -102,7 +103,8 @@ def say_hidden_work(comparison: Comparison) -> list[str]:
         change = _change_us(effect)
         if not any(ECHO[0] < change / _change_us(other) < ECHO[1] for _, other in told if _change_us(other)):
             told.append((name, effect))
-    return [_describe_range(comparison, name, effect) for name, effect in told[:MOST_RANGES]]
+    lines = [_describe_range(comparison, name, effect) for name, effect in told[:MOST_RANGES]]
+    return [*lines, *_describe_hiding(comparison)] if lines else []
 
 
 def _change_us(effect: RangeEffect) -> float:
@@ -126,29 +128,54 @@ def _describe_range(comparison: Comparison, name: str, effect: RangeEffect) -> s
     step_ms = comparison.step_ms.get("baseline", {}).get("step_ms")
     if step_ms is None or effect.share_pct is None:
         return f"{line}in the baseline it takes {effect.baseline_us:.1f} µs a step."
-    share = effect.share_pct / 100
-    most = f"Removing it entirely could gain at most {100 * share / (1 - share):.2f}%." if share < 1 else ""
     place = f"in the baseline it is {effect.baseline_us:.1f} µs of a step of {step_ms:.3f} ms ({effect.share_pct:.2f}%)"
-    return f"{line}{place}. {_describe_exposure(comparison)} {most}".rstrip()
+    return f"{line}{place}. {_describe_exposure(comparison, effect.share_pct / 100)}".rstrip()
 
 
-def _describe_exposure(comparison: Comparison) -> str:
+def _waiting(comparison: Comparison) -> tuple[float, float, float] | None:
+    """Of the baseline, milliseconds a step: all host preparation, that which the device waits for, and the step."""
     times = comparison.step_ms.get("baseline", {})
-    total, exposed = times.get("host_total_ms"), times.get("host_exposed_ms")
-    if not total or exposed is None:
-        return "Whether the device works meanwhile is not known."
-    ratio = exposed / total
-    figure = f"the device idles during {ratio * 100:.0f}% of the host's preparation"
-    if ratio >= EXPOSED:
-        size = (
-            "small beside the step"
-            if total < SMALL_SHARE * (times.get("step_ms") or 0)
-            else "less than the noise hides"
-        )
-        return f"This host work is exposed ({figure}): what is saved there is saved, but is {size}."
-    if ratio <= HIDDEN:
-        return f"This host work is hidden ({figure}): the device sets the pace, and what is saved there is not seen."
-    return f"This host work is partly hidden ({figure})."
+    total, exposed, step = times.get("host_total_ms"), times.get("host_exposed_ms"), times.get("step_ms")
+    return (total, exposed, step) if total and exposed is not None and step else None
+
+
+def _describe_exposure(comparison: Comparison, share: float) -> str:
+    """What is to be gained from a range whose work the device waits for; nothing where it does not.
+
+    :param share: of the baseline's step, the range.
+    """
+    waiting = _waiting(comparison)
+    if waiting is None:
+        return f"Whether the device works meanwhile is not known. {_describe_most(share, 'it entirely')}"
+    total, exposed, step = waiting
+    if exposed / total < EXPOSED:
+        return ""
+    size = "small beside the step" if total < SMALL_SHARE * step else "less than the noise hides"
+    saved = f"what is saved there is saved, but is {size}. {_describe_most(share, 'it entirely')}"
+    return f"This host work is exposed ({_describe_idling(exposed / total)}): {saved}"
+
+
+def _describe_hiding(comparison: Comparison) -> list[str]:
+    """Of host work that the device does not wait for: that less of it gains nothing, whatever a range takes."""
+    waiting = _waiting(comparison)
+    if waiting is None or waiting[1] / waiting[0] >= EXPOSED:
+        return []
+    total, exposed, step = waiting
+    figure = _describe_idling(exposed / total)
+    waits = f"the device waits {1e3 * exposed:.1f} of {1e3 * total:.1f} µs a step"
+    line = f"The host's work is partly hidden ({figure}): {waits}."
+    if exposed / total <= HIDDEN:
+        line = f"The host's work is hidden ({figure}): no gain is expected from less of it, since {waits}."
+    return [f"{line} {_describe_most(exposed / step, 'all of it')}"]
+
+
+def _describe_idling(ratio: float) -> str:
+    return f"the device idles during {ratio * 100:.0f}% of the host's preparation"
+
+
+def _describe_most(share: float, what: str) -> str:
+    """What a step gains that loses ``share`` of its time."""
+    return f"Removing {what} could gain at most {100 * share / (1 - share):.2f}%." if share < 1 else ""
 
 
 def say_tokens(comparison: Comparison) -> list[str]:
@@ -157,6 +184,8 @@ def say_tokens(comparison: Comparison) -> list[str]:
         return []
     where = describe_divergence(comparison.first_divergence)
     line = "Tokens differ" + (f", {where}." if where else ".")
+    if comparison.exactness == Exactness.KNOWN_DEFECT.value:
+        return [line]
     if comparison.exactness == Exactness.BIT_IDENTICAL.value or comparison.verdict == Verdict.INVALID.value:
         return [f"{line} This pair promises equal tokens, so a change of speed says nothing: find out why first."]
     if comparison.output_changed:
@@ -215,12 +244,12 @@ def say_order(comparison: Comparison) -> list[str]:
 
 def say_label(comparison: Comparison) -> list[str]:
     """What content that is not natural says."""
-    if comparison.label in ("", NATURAL):
+    parts = split_label(comparison.label)
+    label = ", ".join(part for part in parts if part != KNOWN_DEFECT)
+    if label in ("", NATURAL):
         return []
-    lines = [
-        f"The content is labelled {comparison.label}: acceptance, and what follows from it, is not that of real use."
-    ]
-    if SIMULATED in split_label(comparison.label):
+    lines = [f"The content is labelled {label}: acceptance, and what follows from it, is not that of real use."]
+    if SIMULATED in parts:
         lines.append(
             "SIMULATED: the device's times are declared. What is measured is the host's work, and how much of it such "
             "a device hides."
@@ -228,7 +257,23 @@ def say_label(comparison: Comparison) -> list[str]:
     return lines
 
 
+def say_defect(comparison: Comparison) -> list[str]:
+    """Of a known defect: whether it showed, and in how many rows."""
+    if comparison.exactness != Exactness.KNOWN_DEFECT.value:
+        return []
+    found = next((gate for gate in comparison.gates if gate.name == SAMPLING_GATE), None)
+    if found is None or found.status == "n/a":
+        return ["A known defect is compared, and what rows were served with is not told here."]
+    if found.status != "fail":
+        return [f"A known defect is compared, and it did not show: {found.detail}."]
+    return [
+        f"The known defect was caught by the gate '{SAMPLING_GATE}', which holds what every row was drawn with against "
+        "what its request asked for. So no claim is made about speed."
+    ]
+
+
 _SPEAKERS: tuple[Callable[[Comparison], list[str]], ...] = (
+    say_defect,
     say_where_it_comes_from,
     say_hidden_work,
     say_tokens,

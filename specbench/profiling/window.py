@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import deque
+from collections.abc import Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,6 +19,7 @@ _NEXT_STEP_STAGES = frozenset(
 _OLDEST_STEP_STAGES = frozenset({"wait_output", "update"})
 _DEVICE_STEP = "device_step"
 _BETWEEN_STEPS = frozenset({"copy_to_device", "gather_sampling_params", "synchronize"})
+_SHAPE = re.compile(r"ctx=(\d+)/\d+ gen=(\d+)")
 
 Mark = AbstractContextManager[Any]
 
@@ -51,6 +53,28 @@ class ProfileWindow:
 
     def __str__(self) -> str:
         return f"{self.first}-{self.last}"
+
+
+def describe_purity(shapes: Mapping[int, str]) -> str | None:
+    """Say whether steps are all the same pure decode: no context request, equally many generation requests.
+
+    A window that holds prompts, or a batch that fills or drains, profiles a mixture of steps, whose sums say little.
+
+    :param shapes: step number -> its shape, as ``ctx=0/0 gen=4 K=4``; in order.
+    :return: None where a shape is not known.
+    """
+    counts = {step: tuple(map(int, found.groups())) for step, text in shapes.items() if (found := _SHAPE.match(text))}
+    if not counts or len(counts) < len(shapes):
+        return None
+    with_prompts = [step for step, (contexts, _) in counts.items() if contexts]
+    generations = [generations for _, generations in counts.values()]
+    steps = f"profiled {len(counts)} steps ({min(counts)}-{max(counts)})"
+    if with_prompts:
+        first = with_prompts[0]
+        return f"{steps}: not pure decode, {len(with_prompts)} with context requests, first {first}: {shapes[first]}"
+    if min(generations) < max(generations):
+        return f"{steps}: decode of a changing batch, {min(generations)} to {max(generations)} generation requests"
+    return f"{steps}: pure decode, 0 context and {generations[0]} generation requests in each"
 
 
 class ProfilerHooks(Protocol):
@@ -104,6 +128,7 @@ class WindowTracer:
         self._last_started = 0
         self._running: dict[int, Any] = {}
         self._shapes: dict[int, str] = {}
+        self._profiled: dict[int, str] = {}
         self._to_run: deque[tuple[int, str]] = deque()
         self._on_device: tuple[int | None, str] = (None, "")
 
@@ -129,6 +154,8 @@ class WindowTracer:
         self._shapes[step] = detail
         self._to_run.append((step, detail))
         included = self._includes(step)
+        if included and self._window is not None:
+            self._profiled[step] = detail
         self._running[step] = self._begin_step(f"step {step} {detail}".rstrip(), step) if included else None
         self._recorder.step_started(step, detail)
 
@@ -143,16 +170,18 @@ class WindowTracer:
             self._close()
 
     def finish(self, folder: Path | None = None) -> str | None:
-        """Close what is open and return one line for people, or None when there is nothing to say.
+        """Close what is open and return lines for people, or None when there is nothing to say.
 
-        The run is over: its device is idle and may be closed.
+        Of a window they say whether its steps are pure decode (:func:`describe_purity`). The run is over: its device is
+        idle and may be closed.
         """
         self._is_over = True
         for step in list(self._running):
             self.step_ended(step)
         self._close()
         if self._window is None or self._was_open:
-            return self._save(folder)
+            lines = (describe_purity(self._profiled), self._save(folder))
+            return "\n".join(line for line in lines if line) or None
         return (
             f"no step of {self._window} was profiled: the run had {self._last_started} steps; "
             f"choose --steps within 1-{max(self._last_started, 1)}"

@@ -32,8 +32,9 @@ class Settings:
     worktree: str | None = None
 
 
-def tiny_config(**changes: object) -> EngineConfig:
+def tiny_config(*, overlap: bool = False, **changes: object) -> EngineConfig:
     """A float32 engine with an n-gram drafter that now and then hits."""
+    changes.setdefault("optimizations", (("overlap", "on" if overlap else "off"),))
     config = EngineConfig(
         model=ModelSpec("tiny", "random", seed=1),
         device="cpu",

@@ -22,7 +22,16 @@ from ab_sample import (
 
 from specbench.measure.ab_gates import gate_aa
 from specbench.measure.comparing import compare
-from specbench.records import Comparison, Evidence, RequestRecord, TrialRecord
+from specbench.records import (
+    Comparison,
+    Evidence,
+    RequestRecord,
+    SamplingAudit,
+    SamplingValues,
+    ToggleCounts,
+    TrialRecord,
+    VariantCounts,
+)
 from specbench.scenario.plan import RUNS, RunPlan, Trial
 
 DESIGNS = ["mirrored", RUNS]
@@ -110,15 +119,20 @@ def test_eager_steps_have_nothing_to_capture_in_any_variant() -> None:
     assert "no variant has anything to capture" in detail
 
 
+def captured(**counts: int) -> ToggleCounts:
+    """What captured steps counted in a window."""
+    return {"graphs": {"captured": VariantCounts(20, {"replays": 20, "padded_steps": 3, "eager_context": 0, **counts})}}
+
+
 @pytest.mark.parametrize("design", DESIGNS)
 def test_a_capture_in_the_window_is_invalid(design: str) -> None:
     def change(trial: TrialRecord) -> TrialRecord:
-        return replace(trial, subject={**SUBJECT, "captures_in_window": int(trial.trial == 2)})
+        return replace(trial, counters=captured(captures=int(trial.trial == 2)))
 
     comparison = spoiled(design, change)
     assert gate(comparison, "capture and compile") == ("fail", "1 in the window")
     assert comparison.reasons == ["capture and compile: 1 in the window"]
-    clean = spoiled(design, lambda trial: replace(trial, subject={**SUBJECT, "captures_in_window": 0}))
+    clean = spoiled(design, lambda trial: replace(trial, counters=captured(captures=0)))
     assert gate(clean, "capture and compile")[0] == "pass"
 
 
@@ -329,12 +343,39 @@ def test_truncated_and_looping_outputs_are_told() -> None:
     assert gate(loops, "repetition loops")[0] == "warn"
 
 
-@pytest.mark.parametrize(
-    ("key", "name"), [("prefix_cache_hits", "prefix cache"), ("eager_fallbacks", "eager fallbacks")]
-)
-def test_what_subjects_count_of_themselves(key: str, name: str) -> None:
-    assert gate(spoiled(RUNS, lambda t: replace(t, subject={**SUBJECT, key: 2})), name)[0] == "warn"
-    assert gate(spoiled(RUNS, lambda t: replace(t, subject={**SUBJECT, key: 0})), name)[0] == "pass"
+def test_what_subjects_count_of_themselves() -> None:
+    for hits, status in ((2, "warn"), (0, "pass")):
+        subject = {**SUBJECT, "prefix_cache_hits": hits}
+        assert gate(spoiled(RUNS, lambda t, s=subject: replace(t, subject=s)), "prefix cache")[0] == status  # type: ignore[misc]
+
+
+@pytest.mark.parametrize("design", DESIGNS)
+def test_steps_that_found_no_captured_program_warn(design: str) -> None:
+    def change(trial: TrialRecord) -> TrialRecord:
+        return replace(trial, counters=captured(eager_not_captured=int(trial.trial == 2)))
+
+    status, detail = gate(spoiled(design, change), "eager fallbacks")
+    assert status == "warn"
+    assert detail.startswith("1 steps; ")
+    clean = spoiled(design, lambda trial: replace(trial, counters=captured(eager_not_captured=0)))
+    assert gate(clean, "eager fallbacks")[0] == "pass"
+
+
+@pytest.mark.parametrize("design", DESIGNS)
+def test_rows_that_were_served_otherwise_than_asked_are_invalid(design: str) -> None:
+    """Whatever the figures say, they are not of the requests that were made."""
+    asked, greedy = SamplingValues(1.0, 2147483647, 1.0), SamplingValues(0.0, 0, 0.0)
+    variants = {"graphs": "captured", "capture_params": "clear_at_copy"}
+    right, wrong = (SamplingAudit(variants, asked, served, 10) for served in (asked, greedy))
+
+    def change(trial: TrialRecord) -> TrialRecord:
+        return replace(trial, sampling_audit=[right, wrong] if trial.trial == 2 else [right])
+
+    comparison = spoiled(design, change)
+    assert gate(comparison, "sampling parameters")[0] == "fail"
+    assert comparison.verdict == "INVALID"
+    assert comparison.reasons[0].startswith("sampling parameters: 10 of ")
+    assert gate(spoiled(design, lambda t: replace(t, sampling_audit=[right])), "sampling parameters")[0] == "pass"
 
 
 def test_labels_that_are_not_natural_warn() -> None:

@@ -26,14 +26,22 @@ class FakeEngine:
     """As much of an engine as :meth:`BuiltinSubject.drain` needs, on a device of the given type."""
 
     device_type: str
+    graphs: str = "off"
     busy: list[Span] = field(default_factory=lambda: [Span("device_step", "device", 10, 20)])
 
     @property
     def device(self) -> SimpleNamespace:
         return SimpleNamespace(torch_device=torch.device(self.device_type))
 
+    @property
+    def variants(self) -> dict[str, str]:
+        return {"graphs": self.graphs}
+
     def synchronize(self) -> None:
         pass
+
+    def drain_audit(self) -> list[object]:
+        return []
 
     def drain_steps(self) -> list[object]:
         return []
@@ -43,9 +51,11 @@ class FakeEngine:
         return busy
 
 
-@pytest.mark.parametrize(("device", "tells"), [("cpu", True), ("cuda", False)])
-def test_eager_launches_on_a_gpu_tell_no_device_time(device: str, tells: bool) -> None:
-    engine = FakeEngine(device)
+@pytest.mark.parametrize(
+    ("device", "graphs", "tells"), [("cpu", "off", True), ("cuda", "off", False), ("cuda", "captured", True)]
+)
+def test_eager_launches_on_a_gpu_tell_no_device_time(device: str, graphs: str, tells: bool) -> None:
+    engine = FakeEngine(device, graphs)
     subject = BuiltinSubject(engine, RangeRecorder())  # type: ignore[arg-type]
     assert subject.capabilities.device_time is tells
     assert subject.capabilities.switchable is True
@@ -93,7 +103,10 @@ def test_weights_are_not_read_when_memory_is_short(monkeypatch: pytest.MonkeyPat
     assert reads == []
 
 
-TINY = EngineConfig(ModelSpec("tiny", "random"), "cpu", 64, 2, 16, dtype="float32", num_threads=1, overlap=True)
+OVERLAPPED = (("overlap", "on"),)
+TINY = EngineConfig(
+    ModelSpec("tiny", "random"), "cpu", 64, 2, 16, dtype="float32", num_threads=1, optimizations=OVERLAPPED
+)
 SAMPLED = SamplingParams(temperature=0.8, max_tokens=12, ignore_eos=True)
 
 
@@ -172,7 +185,7 @@ def test_equal_subjects_share_weights_and_device_and_either_may_go_first() -> No
         ({"num_threads": 2}, True, False),
         ({"dtype": "bfloat16"}, False, True),
         ({"model": ModelSpec("tiny", "random", seed=1)}, False, True),
-        ({"overlap": False}, True, True),
+        ({"optimizations": (("overlap", "off"),)}, True, True),
     ],
 )
 def test_only_what_is_equal_is_shared(change: dict[str, object], same_weights: bool, same_device: bool) -> None:

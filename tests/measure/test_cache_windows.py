@@ -35,7 +35,7 @@ def measured(folder: Path, command: str, *settings: str) -> Any:
 def test_a_run_times_full_batches_at_each_context_length(
     tmp_path: Path, overlap: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    found = measured(tmp_path, "run", f"engine.overlap={overlap}", "measure.repeats=2")
+    found = measured(tmp_path, "run", f"optimizations.overlap={overlap}", "measure.repeats=2")
     analysis = found.analysis
     assert analysis.label == "forced acceptance, synthetic cache"
     assert "forced acceptance, synthetic cache" in capsys.readouterr().out
@@ -53,7 +53,7 @@ def test_a_run_times_full_batches_at_each_context_length(
 
 def test_the_timed_steps_have_no_context_and_begin_at_the_given_length(tmp_path: Path) -> None:
     """On a device that declares its times, a step's time tells how many cached tokens it read."""
-    found = measured(tmp_path, "run", SIM, "engine.overlap=off")
+    found = measured(tmp_path, "run", SIM, "optimizations.overlap=off")
     assert found.analysis.label == "SIMULATED, forced acceptance, synthetic cache"
     for point, kv_len in zip(found.analysis.points, (40, 72), strict=True):
         # Two steps before the timed ones: they read kv_len + 2 tokens on, three requests at 10 us each.

@@ -124,8 +124,10 @@ def test_a_range_has_its_own_effect_and_words_where_it_is_hidden() -> None:
         (line,) = [line for line in comparison.in_words if "populate_sampling_params" in line]
         assert "24.0 µs a step less" in line
         assert "30.0 µs of a step of 1.000 ms (3.00%)" in line
-        assert f"{word} (the device idles during {part}" in line
-        assert "at most 3.09%" in line
+        told = " ".join(comparison.in_words)
+        assert f"{word} (the device idles during {part}" in told
+        assert ("no gain is expected from less of it" in told) is (word == "hidden")
+        assert ("at most 3.09%" in line) is (word == "exposed")
 
 
 def _hide_preparation(trial: TrialRecord) -> TrialRecord:

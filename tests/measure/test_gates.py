@@ -7,15 +7,25 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from arm_process import Prompts, run_loop, tiny_config
 from fake_subject import make_plan, make_run, open_folder
 
+from specbench.engine import capture
+from specbench.engine.sampling.params import SamplingParams
+from specbench.measure.counters import count_between
 from specbench.measure.executor import execute
 from specbench.measure.gates import Measured, judge_run
-from specbench.records import Evidence, Gate, RequestRecord, StepTable, TrialRecord
+from specbench.measure.subject import BuiltinSubject
+from specbench.records import Evidence, Gate, RequestRecord, StepTable, TrialRecord, VariantCounts
 
 QUIET = Evidence(
     load_average_start=0.1, load_average_end=0.2, other_cpu_fraction=0.01, governor="performance", cpu_throttle_events=0
 )
+
+CAPTURED = {
+    "replays": 24, "padded_steps": 4, "padding_requests": 5, "eager_context": 6, "eager_not_captured": 0, "captures": 0
+}  # fmt: skip
+"""What captured steps count in a window in which nothing is wrong."""
 
 
 @pytest.fixture
@@ -51,6 +61,7 @@ def test_a_clean_run_passes_what_applies(clean: Measured) -> None:
         "requests": "pass",
         "token counts": "pass",
         "repeatable": "pass",
+        "sampling parameters": "n/a",
         "content": "pass",
         "repetition loops": "pass",
         "warm": "pass",
@@ -144,12 +155,63 @@ def test_too_few_steps_to_be_judged_warm(tmp_path: Path) -> None:
         assert judge(Measured(folder.contents.trials, folder.contents.requests), "warm").status == "n/a"
 
 
-def test_captures_count_where_a_subject_tells_them(clean: Measured) -> None:
-    told = {**clean.trials[0].subject, "captures_in_window": 0, "eager_fallbacks": 3, "prefix_cache_hits": 0}
+def with_counters(measured: Measured, **counts: int) -> Measured:
+    """As if captured steps had counted this in every window, of 30 steps each."""
+    counters = {"graphs": {"captured": VariantCounts(30, {**CAPTURED, **counts})}}
+    return Measured([replace(trial, counters=counters) for trial in measured.trials], measured.requests)
+
+
+def test_captures_and_fallbacks_are_those_of_the_windows(clean: Measured) -> None:
+    names = ("capture and compile", "eager fallbacks")
+    replayed = with_counters(clean)
+    assert [judge(replayed, name) for name in names] == [
+        Gate("capture and compile", "pass", "0 in the window"),
+        Gate("eager fallbacks", "pass", "0 steps; 48 were replayed, 8 of them padded, 12 had prompts in them"),
+    ]
+    spoiled = with_counters(clean, captures=1, eager_not_captured=3, replays=21)
+    assert [judge(spoiled, name) for name in names] == [
+        Gate("capture and compile", "warn", "2 in the window"),
+        Gate("eager fallbacks", "warn", "6 steps; 42 were replayed, 8 of them padded, 12 had prompts in them"),
+    ]
+
+
+@pytest.mark.parametrize("largest", [1, 2])
+def test_a_batch_size_that_was_not_captured_warns(
+    clean: Measured, largest: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two requests at a time, with steps captured for up to ``largest``."""
+    monkeypatch.setattr(capture, "capture_shapes", lambda config: [(largest, config.drafter.draft_len)])
+    subject, _ = BuiltinSubject.build(tiny_config(optimizations=(("graphs", "captured"),)), None, None)
+    try:
+        before = subject.read_counters()
+        run_loop(subject, Prompts(2, SamplingParams(ignore_eos=True)))
+        steps = len(subject.drain().steps)
+        counters = count_between((before, subject.read_counters()), steps)
+    finally:
+        subject.close()
+    gate = judge(Measured([replace(clean.trials[0], counters=counters)], clean.requests), "eager fallbacks")
+    assert gate.status == ("warn" if largest == 1 else "pass")
+    assert (gate.detail[0] == "0") is (largest == 2)
+
+
+def test_eager_steps_have_no_fallbacks(clean: Measured) -> None:
+    counted = {"sampling_params": {"signature": VariantCounts(30, {"hits": 30})}}
+    for counters in (None, {}, counted):
+        eager = Measured([replace(trial, counters=counters) for trial in clean.trials], clean.requests)
+        names = ("capture and compile", "eager fallbacks")
+        assert [judge(eager, name).status for name in names] == ["n/a", "n/a"]
+
+
+def test_arms_of_which_one_is_captured_tell_that_one_s_counts(clean: Measured) -> None:
+    one = Measured([with_counters(clean, eager_not_captured=2).trials[0], clean.trials[1]], clean.requests)
+    assert judge(one, "eager fallbacks").detail.startswith("2 steps; 24 were replayed")
+
+
+def test_prefix_hits_count_where_a_subject_tells_them(clean: Measured) -> None:
+    told = {**clean.trials[0].subject, "prefix_cache_hits": 0}
     measured = Measured([replace(trial, subject=told) for trial in clean.trials], clean.requests)
-    names = ("capture and compile", "eager fallbacks", "prefix cache")
-    assert [judge(measured, name).status for name in names] == ["pass", "warn", "pass"]
-    assert judge(measured, "eager fallbacks").detail == "6 steps"
+    assert judge(measured, "prefix cache").status == "pass"
+    assert judge(with_trial(measured, subject={**told, "prefix_cache_hits": 2}), "prefix cache").status == "warn"
 
 
 @pytest.mark.parametrize("temperature", [None, 0.7])

@@ -56,7 +56,7 @@ class Repetitive:
 
 @pytest.fixture(params=[False, True], ids=["serial", "overlap"])
 def subject(request: pytest.FixtureRequest) -> Iterator[BuiltinSubject]:
-    config = replace(tiny_config(), overlap=request.param, drafter=ngram(3), num_threads=1)
+    config = replace(tiny_config(overlap=request.param), drafter=ngram(3), num_threads=1)
     recorder = RangeRecorder()
     built, _ = BuiltinSubject.build(config, recorder, recorder)
     yield built

@@ -121,7 +121,7 @@ def test_a_device_that_takes_less_leaves_the_hosts_work_exposed(
 
 
 def test_without_overlap_nothing_is_hidden(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    point = _measure(tmp_path, monkeypatch, 10_000, "--set", "engine.overlap=off")
+    point = _measure(tmp_path, monkeypatch, 10_000, "--set", "optimizations.overlap=off")
     assert point.host_total_ms is not None
     assert point.host_exposed_ms is not None
     assert point.host_exposed_ms > 0.8 * point.host_total_ms > 0.8 * HOST_MS

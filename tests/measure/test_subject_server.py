@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from arm_process import tiny_config
 
+from specbench.measure.remote import pack_toggles
 from specbench.measure.subject_server import SubjectServer
 from specbench.measure.wire import PROTOCOL, pack_settings
 
@@ -52,6 +53,17 @@ def test_a_toggle_of_another_commit_must_be_in_its_baseline_variant() -> None:
     assert "baseline variant" in error["hint"]
     # In the baseline variant the build goes on, as far as the device that does not exist.
     assert "device" in error_of(build({"fused_warp": ["plain", True]}))["what"]
+
+
+def test_what_a_commit_without_a_toggle_does_anyway_is_said() -> None:
+    """Without captures it does not matter how they are made, and the variant in production is not the baseline's."""
+    chosen = {"overlap": "off", "graphs": "off", "capture_params": "real_params", "sampling_params": "signature"}
+    assert pack_toggles(chosen) == {
+        "overlap": ["off", True], "graphs": ["off", True], "capture_params": ["real_params", True],
+        "sampling_params": ["signature", False],
+    }  # fmt: skip
+    chosen |= {"overlap": "on", "graphs": "captured"}
+    assert [name for name, (_, same) in pack_toggles(chosen).items() if same] == []
 
 
 def test_a_variant_of_another_commit_is_refused() -> None:

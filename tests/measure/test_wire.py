@@ -99,7 +99,7 @@ CONFIGS = st.builds(
     max_batch_size=st.integers(1, 64),
     num_blocks=st.integers(1, 64),
     dtype=st.sampled_from(["bfloat16", "float32"]),
-    overlap=st.booleans(),
+    optimizations=st.lists(st.tuples(st.just("overlap"), st.sampled_from(["off", "on"])), max_size=1).map(tuple),
     num_threads=st.none() | st.integers(1, 8),
     drafter=st.builds(
         DrafterSpec, st.just("ngram"), st.integers(0, 8), st.lists(st.tuples(st.just(3), st.just(2))).map(tuple)

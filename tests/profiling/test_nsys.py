@@ -159,7 +159,8 @@ def test_specbench_run_marks_every_step(tmp_path: Path, overlap: str) -> None:
     scenario = tmp_path / "ranges.yaml"
     scenario.write_text(SCENARIO, encoding="utf-8")
     ranges = profile(
-        ["-m", "specbench", "run", str(scenario), "--profile", "nvtx", "--set", f"engine.overlap={overlap}"], tmp_path
+        ["-m", "specbench", "run", str(scenario), "--profile", "nvtx", "--set", f"optimizations.overlap={overlap}"],
+        tmp_path,
     )
     steps = [r for r in ranges if r.kind == STEP]
     assert len(steps) > 12

@@ -24,6 +24,7 @@ from specbench.profiling.ranges import NvtxTracer, attach_device, build_tracer, 
 from specbench.profiling.window import ProfileWindow
 
 SHAPE = "ctx=0/0 gen=4 K=2"
+PURE = "pure decode, 0 context and 4 generation requests in each"
 
 
 class Event(NamedTuple):
@@ -233,7 +234,7 @@ def test_finish_closes_a_window_and_steps_left_open(fake_nvtx: FakeNvtx) -> None
     attach_device(tracer, hooks)
     tracer.step_started(1, SHAPE)
     tracer.step_started(2, SHAPE)
-    assert finish_tracer(tracer) is None
+    assert finish_tracer(tracer) == f"profiled 2 steps (1-2): {PURE}"
     assert [text for text, _ in fake_nvtx.of("end")] == [f"step 1 {SHAPE}", f"step 2 {SHAPE}"]
     assert hooks.calls == ["start", "stop"]
 
@@ -304,7 +305,11 @@ def test_the_torch_trace_has_both_lanes_of_the_window(device: CpuDevice, tmp_pat
     attach_device(tracer, device)
     drive(tracer, device, 5, overlap=overlap)
     message = finish_tracer(tracer, tmp_path)
-    assert message == f"trace of steps 2-3: {tmp_path / ranges.TRACE_FILE}"
+    assert message is not None
+    assert message.splitlines() == [
+        f"profiled 2 steps (2-3): {PURE}",
+        f"trace of steps 2-3: {tmp_path / ranges.TRACE_FILE}",
+    ]
     events = json.loads(gzip.decompress((tmp_path / ranges.TRACE_FILE).read_bytes()))["traceEvents"]
     threads: dict[str, list[int]] = {}
     for event in events:
