@@ -28,6 +28,10 @@ PAYS_NOTE = (
     "alone: added to the baseline; all but: what it adds to all the others; pair: both together. Corrected for all "
     "comparisons of this report (Holm)."
 )
+EXPOSED_NOTE = (
+    "host exposed: during how much of the host's preparation of a step, in the baseline, the device idles. Near 0% the "
+    "work is hidden, and less of it gains nothing."
+)
 Column = tuple[str, Callable[[Comparison], Cell]]
 
 
@@ -59,40 +63,53 @@ def summary_blocks(analysis: Analysis) -> tuple[Block, ...]:
     whole = [item for item in analysis.comparisons if item.role not in STUDY_ROLES]
     study = [item for item in analysis.comparisons if item.role in STUDY_ROLES]
     blocks: list[Block] = [Prose(words)] if words else []
+    # Where the words stay with each comparison, the tables say whether host work is hidden.
+    exposure = [] if words else [("host exposed", _exposed_words)]
     if whole:
-        blocks.append(summary_table(whole))
+        blocks.append(summary_table(whole, exposure))
     if study:
-        blocks.append(pays_table(study))
+        blocks.append(pays_table(study, exposure))
     confidence = analysis.comparisons[0].confidence if analysis.comparisons else 0.95
     blocks += [pooled_facts(pooled, confidence) for pooled in analysis.pooled]
     return tuple(blocks)
 
 
+def _subject_words(comparisons: Sequence[Comparison]) -> str:
+    """Those of which one sentence speaks."""
+    if len(comparisons) == 1:
+        return arms_words(comparisons[0])
+    names = ", ".join(dict.fromkeys(item.candidate for item in comparisons))
+    return f"{names} ({len(comparisons)} comparisons)"
+
+
 def told_first(comparisons: Sequence[Comparison]) -> tuple[str, ...]:
     """What to make of each comparison, before everything else; where there are many it stays with each.
 
-    What holds for all of them is said once.
+    What holds for several of them is said once.
     """
     if len(comparisons) > NUM_SHOWN_SECTIONS:
         return ()
-    lines = dict.fromkeys(line for item in comparisons for line in item.in_words)
-    of_all = [line for line in lines if all(line in item.in_words for item in comparisons)]
-    own = [f"{arms_words(item)}: {line}" for item in comparisons for line in item.in_words if line not in of_all]
+    said_by: dict[str, list[Comparison]] = {}
+    for item in comparisons:
+        for line in dict.fromkeys(item.in_words):
+            said_by.setdefault(line, []).append(item)
+    of_all = [line for line, items in said_by.items() if len(items) == len(comparisons)]
+    own = [f"{_subject_words(items)}: {line}" for line, items in said_by.items() if line not in of_all]
     return (*own, *of_all)
 
 
-def summary_table(comparisons: Sequence[Comparison]) -> Table:
-    """One row a comparison."""
+def summary_table(comparisons: Sequence[Comparison], further: Sequence[Column] = ()) -> Table:
+    """One row a comparison, with ``further`` columns behind the effect."""
     columns: list[Column] = _point_columns(comparisons)
     columns.append(("candidate", lambda item: item.candidate))
     if len({item.baseline for item in comparisons}) > 1:
         columns.append(("baseline", lambda item: item.baseline))
     if len({item.role for item in comparisons}) > 1:
         columns.append(("role", lambda item: item.role))
-    return _effects("Comparisons", columns, comparisons)
+    return _effects("Comparisons", columns, comparisons, further=further)
 
 
-def pays_table(comparisons: Sequence[Comparison]) -> Table:
+def pays_table(comparisons: Sequence[Comparison], further: Sequence[Column] = ()) -> Table:
     """The keys of a candidate, each alone, each as what it adds to the others, and pairs: what pays, best first."""
     short = short_keys(item.key for comparison in comparisons for item in comparison.differences)
 
@@ -108,7 +125,7 @@ def pays_table(comparisons: Sequence[Comparison]) -> Table:
         return STUDY_ROLES.index(comparison.role), float("inf") if gain is None else -gain
 
     columns = [*_point_columns(comparisons), ("what", key_words), ("role", lambda item: item.role)]
-    return _effects("What pays", columns, sorted(comparisons, key=order), PAYS_NOTE)
+    return _effects("What pays", columns, sorted(comparisons, key=order), PAYS_NOTE, further)
 
 
 def _point_columns(comparisons: Sequence[Comparison]) -> list[Column]:
@@ -121,16 +138,25 @@ def _point_columns(comparisons: Sequence[Comparison]) -> list[Column]:
     return [column(key) for key in keys]
 
 
-def _effects(title: str, keys: Sequence[Column], comparisons: Sequence[Comparison], note: str = "") -> Table:
+def _effects(
+    title: str,
+    keys: Sequence[Column],
+    comparisons: Sequence[Comparison],
+    note: str = "",
+    further: Sequence[Column] = (),
+) -> Table:
     levels = {level_words(item) for item in comparisons}
     level = f"{levels.pop()} " if len(levels) == 1 else ""
     header = (*(name for name, _ in keys), "speedup %", f"{level}interval %", "verdict")
-    holm = any(item.p_holm is not None for item in comparisons)
+    if any(item.p_holm is not None for item in comparisons):
+        further = [("p Holm", _p_cell), *further]
     rows = tuple(
-        (*(cell(item) for _, cell in keys), *_effect_cells(item), *([_p_cell(item)] if holm else []))
+        (*(cell(item) for _, cell in keys), *_effect_cells(item), *(cell(item) for _, cell in further))
         for item in comparisons
     )
-    return Table(title, (*header, *(["p Holm"] if holm else [])), rows, num_keys=len(keys), note=note)
+    if any(cell is _exposed_words for _, cell in further):
+        note = f"{note} {EXPOSED_NOTE}".lstrip()
+    return Table(title, (*header, *(name for name, _ in further)), rows, num_keys=len(keys), note=note)
 
 
 def _effect_cells(comparison: Comparison) -> tuple[Cell, ...]:
@@ -140,6 +166,13 @@ def _effect_cells(comparison: Comparison) -> tuple[Cell, ...]:
         Span(comparison.ci_low_pct, comparison.ci_high_pct, decimals),
         Word(comparison.headline, tone_of(comparison.verdict)),
     )
+
+
+def _exposed_words(comparison: Comparison) -> str:
+    """``6% of 409 µs``: of the baseline's host preparation."""
+    times = comparison.step_ms.get("baseline", {})
+    total, exposed = times.get("host_total_ms"), times.get("host_exposed_ms")
+    return "-" if not total or exposed is None else f"{100 * exposed / total:.0f}% of {1e3 * total:,.0f} µs"
 
 
 def _p_cell(comparison: Comparison) -> str:

@@ -48,6 +48,7 @@ def print_report(report: Report, console: Console) -> None:
 def render_report(report: Report, width: int = 80) -> RenderableType:
     """The report as one renderable whose tables fit ``width`` columns."""
     parts: list[RenderableType] = [Text(""), _title(report)]
+    parts += [Text(defect, style="bold red") for defect in report.defects]
     parts += [Text(alert, style="bold red" if report.is_unusable else "yellow") for alert in report.alerts]
     shown = [section for section in report.sections if not section.is_detail]
     if shown and shown[0].blocks and not isinstance(shown[0].blocks[0], Facts):
@@ -65,7 +66,7 @@ def render_report(report: Report, width: int = 80) -> RenderableType:
 
 def _title(report: Report) -> Text:
     style = TONE_STYLE.get(report.tone, "bold")
-    return Text.assemble((report.title, "bold red" if report.is_unusable else "bold"), "  ").append(
+    return Text.assemble((report.title, "bold red" if report.is_unusable or report.defects else "bold"), "  ").append(
         report.headline, style if report.tone else ""
     )
 

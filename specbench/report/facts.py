@@ -148,10 +148,34 @@ def _join(*parts: Any) -> str:
 def _engine(subject: Mapping[str, Any], varied: frozenset[str] = frozenset()) -> str:
     engine = subject.get("engine") or {}
     shown = {key: engine.get(key) for key in ("device", "dtype", "attention")}
-    if "overlap" in engine:
-        shown["overlap"] = f"overlap {'on' if engine['overlap'] else 'off'}"
+    overlap = _overlap(subject)
+    if overlap is not None and not _varies("optimizations.overlap", varied):
+        shown["overlap"] = f"overlap {overlap}"
     kept = {key: text for key, text in shown.items() if not _varies(f"engine.{key}", varied)}
-    return _join(*(kept.get(key) for key in ("device", "dtype", "overlap", "attention")))
+    if not _varies("optimizations.graphs", varied):
+        kept["graphs"] = _graphs(subject)
+    return _join(*(kept.get(key) for key in ("device", "dtype", "overlap", "graphs", "attention")))
+
+
+def _graphs(subject: Mapping[str, Any]) -> str | None:
+    """``captured steps`` where decode steps are captured and replayed, and for which batch sizes."""
+    toggle = (subject.get("toggles") or {}).get("graphs")
+    if toggle is None:
+        return None
+    if toggle["variant"] != "captured":
+        return "eager steps"
+    sets = ((subject.get("captured_steps") or {}).get("sets") or {}).values()
+    sizes = sorted({size for captured in sets for size in captured["batch_sizes"]})
+    return f"captured steps (batch {', '.join(map(str, sizes))})" if sizes else "captured steps"
+
+
+def _overlap(subject: Mapping[str, Any]) -> str | None:
+    """The variant that stood; of older results, what the engine was configured for."""
+    toggle = (subject.get("toggles") or {}).get("overlap")
+    if toggle is not None:
+        return str(toggle["variant"])
+    configured = (subject.get("engine") or {}).get("overlap")
+    return None if configured is None else ("on" if configured else "off")
 
 
 def _lengths(point: Point) -> str:

@@ -166,6 +166,7 @@ class Report:
     :param verdict: ``valid``, ``interrupted``, ``INVALID`` or (of a selftest) ``FAIL``; ``alerts`` says why, most
         serious first.
     :param tone: colour of the headline.
+    :param defects: known defects that stood, a line each; before every alert, and in red whatever the verdict.
     """
 
     title: str
@@ -179,6 +180,7 @@ class Report:
     command: str | None = None
     definitions: tuple[tuple[str, str], ...] = field(default=())
     tone: str = ""
+    defects: tuple[str, ...] = ()
 
     @property
     def is_unusable(self) -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from specbench.records import INVALID, Analysis, Gate
+from specbench.records import INVALID, Analysis, Comparison, Gate
 from specbench.report.comparison import (
     arms_words,
     comparison_blocks,
@@ -12,6 +12,7 @@ from specbench.report.comparison import (
     why_blocks,
 )
 from specbench.report.comparison_summary import ab_headline, summary_blocks, told_first
+from specbench.report.defects import defect_lines
 from specbench.report.definitions import COMPARISON_DEFINITIONS, DEFINITIONS, HOLM, POOLED, WIDE_DEFINITIONS
 from specbench.report.facts import (
     name_checkouts,
@@ -22,7 +23,7 @@ from specbench.report.facts import (
 )
 from specbench.report.layout import NUM_SHOWN_SECTIONS, Block, Facts, Quantity, Report, Section, sort_gates
 from specbench.report.sweep import point_sections, sweep_blocks, sweep_headline, wide_table
-from specbench.report.words import tone_of
+from specbench.report.words import plural, tone_of
 
 __all__ = ["DEFINITIONS", "Report", "build_report"]
 
@@ -31,7 +32,7 @@ def build_report(analysis: Analysis) -> Report:
     """Arrange an analysis for people."""
     analysis = name_checkouts(analysis)
     headline, sections, definitions, tone = _arrange(analysis)
-    verdict = _verdict(analysis)
+    verdict, defects = _verdict(analysis), defect_lines(analysis)
     prefix = "" if verdict == "valid" or verdict in headline else f"{verdict}: "
     return Report(
         title=f"{analysis.kind}: {analysis.scenario.get('name') or 'unnamed'}",
@@ -44,7 +45,8 @@ def build_report(analysis: Analysis) -> Report:
         environment=summarize_environment(analysis.environment),
         command=analysis.command,
         definitions=definitions,
-        tone="bad" if verdict == INVALID else tone,
+        tone="bad" if verdict == INVALID or defects else tone,
+        defects=defects,
     )
 
 
@@ -153,14 +155,30 @@ def _alerts(analysis: Analysis) -> tuple[str, ...]:
     several = len(analysis.comparisons) > 1
     own = _apart_from_comparisons(analysis)
     failed = [f"{INVALID}: {gate.name}: {gate.detail}" for gate in own if gate.status == "fail"]
-    for item in analysis.comparisons:
-        place = f"{arms_words(item)}: " if several else ""
-        failed += [f"{INVALID}: {place}{reason}" for reason in _reasons(item.verdict, item.reasons)]
+    failed += _invalid_lines(analysis.comparisons) if several else _reasons(analysis.comparisons)
     cut = [f"{gate.name}: {gate.detail}" for gate in own if gate.name == "complete" and gate.status == "warn"]
     return (*simulated_alerts(analysis), *failed, *cut)
 
 
-def _reasons(verdict: str, reasons: list[str]) -> list[str]:
-    if verdict != INVALID:
+def _reasons(comparisons: list[Comparison]) -> list[str]:
+    return [f"{INVALID}: {reason}" for item in comparisons for reason in _reasons_of(item)]
+
+
+def _reasons_of(comparison: Comparison) -> list[str]:
+    if comparison.verdict != INVALID:
         return []
-    return reasons or ["no reason was recorded"]
+    return comparison.reasons or ["no reason was recorded"]
+
+
+def _invalid_lines(comparisons: list[Comparison]) -> list[str]:
+    """Why comparisons are INVALID; what one gate says of one pair at several points is told of the first of them."""
+    found: dict[tuple[str, str, str, str], list[str]] = {}
+    for item in comparisons:
+        for reason in _reasons_of(item):
+            key = (item.role, item.baseline, item.candidate, reason.partition(":")[0])
+            found.setdefault(key, []).append(f"{INVALID}: {arms_words(item)}: {reason}")
+    return [f"{lines[0]}{_likewise(len(lines) - 1)}" for lines in found.values()]
+
+
+def _likewise(others: int) -> str:
+    return f"; likewise at {plural(others, 'more point')}" if others else ""

@@ -327,7 +327,7 @@ def test_durations_have_the_unit_that_fits(seconds: float, words: str) -> None:
 
 
 def test_large_coordinates_have_separators() -> None:
-    assert point_words({"workload.isl": 2048, "engine.overlap": True}) == "isl 2,048, overlap true"
+    assert point_words({"workload.isl": 2048, "workload.shuffle": True}) == "isl 2,048, shuffle true"
 
 
 def test_requests_that_both_arms_served_are_counted_for_neither() -> None:

@@ -15,6 +15,7 @@ from specbench.measure import wording
 from specbench.records import Analysis, Comparison, RangeEffect
 from specbench.report.console import print_report
 from specbench.report.formats import html, markdown
+from specbench.report.layout import NUM_SHOWN_SECTIONS
 from specbench.report.report import build_report
 
 POPULATE = "populate_sampling_params"
@@ -44,9 +45,11 @@ def check_hidden_work_is_said() -> None:
     for text in texts(equivalent(host_total_ms=0.95, host_exposed_ms=0.02)):
         assert f"{POPULATE} takes 193.3 µs a step less" in text
         assert "yet throughput did not clearly move" in text
-        assert "This host work is hidden (the device idles during 2% of the host's preparation)" in text
-        assert "what is saved there is not seen" in text
-        assert "Removing it entirely could gain at most 4.48%" in text  # 4.29% of the step
+        assert "The host's work is hidden (the device idles during 2% of the host's preparation)" in text
+        assert "no gain is expected from less of it, since the device waits 20.0 of 950.0 µs a step" in text
+        # 0.02 of 6.306 ms, and not the 4.29% of the step that the range takes: the device does not wait for those.
+        assert "Removing all of it could gain at most 0.32%" in text
+        assert "4.48%" not in text
 
 
 def test_row_1_10_hidden_host_work_is_said_in_words_in_every_report() -> None:
@@ -63,9 +66,15 @@ def test_row_1_10_a_report_that_says_nothing_of_it_is_seen(broken: Any, monkeypa
 
 def test_row_1_10_exposure_is_judged_and_not_only_the_total(monkeypatch: pytest.MonkeyPatch) -> None:
     exposed = equivalent(host_total_ms=0.95, host_exposed_ms=0.94)
-    assert all("This host work is exposed" in text for text in texts(exposed))
+    for text in texts(exposed):
+        assert "This host work is exposed" in text
+        assert "no gain is expected" not in text
+        assert "Removing it entirely could gain at most 4.48%" in text  # 4.29% of the step
     partly = equivalent(host_total_ms=0.95, host_exposed_ms=0.5)
-    assert all("This host work is partly hidden" in text for text in texts(partly))
+    for text in texts(partly):
+        assert "The host's work is partly hidden" in text
+        assert "the device waits 500.0 of 950.0 µs a step" in text
+        assert "could gain at most 8.61%" in text
     unknown = equivalent(host_total_ms=0.95, host_exposed_ms=None)
     assert all("Whether the device works meanwhile is not known" in text for text in texts(unknown))
     # Judged by the total alone, hidden work would pass for exposed.
@@ -87,3 +96,19 @@ def test_row_1_10_both_figures_stand_in_the_table_of_the_step(kept: bool) -> Non
 
 def test_row_1_10_a_difference_is_no_hidden_work() -> None:
     assert wording.say_hidden_work(FASTER) == []
+
+
+def test_row_1_10_a_table_of_many_comparisons_says_it_in_a_column() -> None:
+    hidden = equivalent(host_total_ms=0.95, host_exposed_ms=0.02)
+    exposed = replace(FASTER, step_ms=equivalent(host_total_ms=2.0, host_exposed_ms=1.9).step_ms)
+    unknown = replace(FASTER, step_ms={})
+    cases = [hidden, exposed, unknown, *[hidden] * NUM_SHOWN_SECTIONS]
+    points = [replace(case, point={"workload.concurrency": 2**i}) for i, case in enumerate(cases)]
+    text = markdown.render(replace(AB, comparisons=points))
+    table = [line for line in text.splitlines() if line.startswith("|")][: len(points) + 2]
+    ends = [line.rstrip("| ").rpartition("| ")[2] for line in table]
+    assert ends[0] == "host exposed"
+    assert ends[2:5] == ["2% of 950 µs", "95% of 2,000 µs", "-"]
+    assert "Near 0% the work is hidden, and less of it gains nothing" in text
+    few = markdown.render(replace(AB, comparisons=points[:2]))
+    assert "| host exposed |" not in few.partition("What differs")[0]

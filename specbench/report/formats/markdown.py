@@ -23,6 +23,9 @@ def render_several(runs: Sequence[tuple[str, Analysis]]) -> str:
 def render_report(report: Report) -> str:
     """A report as GitHub-flavoured Markdown, with a newline at its end."""
     blocks = [f"### specbench {_plain(report.title)}", f"**{_plain(report.headline)}**"]
+    if report.defects:
+        # GitHub shows such a quotation in red.
+        blocks.append("\n".join(["> [!CAUTION]", *(f"> - **{_plain(defect)}**" for defect in report.defects)]))
     blocks += [f"> **{_plain(alert)}**" for alert in report.alerts]
     for section in report.sections:
         blocks.extend(_section(section))
