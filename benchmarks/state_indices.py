@@ -1,10 +1,10 @@
 """Host time of one step's recurrent-state indices: `bulk` beside `per_request`, in one interleaved run.
 
-    python benchmarks/state_indices.py [--requests 1,16,64,128,256] [--rounds 301] [--output FILE]
+    python benchmarks/state_indices.py [--requests 1,16,64,128,256] [--rounds 301] [--out results/host_path]
 
 Both variants fill the same buffer of one CPU device, in alternating order; a round is one fill of each. The copy that a
 fill enqueues is in its time, the copy's execution is not. Reported are medians, their ratio, and the middle half of the
-rounds' ratios.
+rounds' ratios. ``--out`` names a folder for ``state_indices.json`` and ``state_indices.md``.
 """
 
 from __future__ import annotations
@@ -12,10 +12,14 @@ from __future__ import annotations
 import argparse
 import gc
 import json
+import os
 import random
 import statistics
 import time
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -88,25 +92,44 @@ def _summarize(num_requests: int, pairs: list[tuple[float, float]]) -> Sizes:
     return Sizes(num_requests, before, after, before / after, (low, high), tuple(pairs))
 
 
+def render(sizes: Sequence[Sizes], load_average: float, environment: Mapping[str, Any]) -> str:
+    """The figures as Markdown."""
+    cpu = environment["cpu"]
+    lines = [
+        "# Recurrent-state indices of a step",
+        "",
+        f"Microseconds of host time a fill, medians of {len(sizes[0].rounds)} rounds in which both variants take turns,"
+        f" and the middle half of the rounds' ratios. {cpu['model']}, {cpu['usable_cores']}"
+        f" cores, Python {environment['python']}, PyTorch {environment['packages']['torch']}; load average at the start"
+        f" {load_average:.2f}, at the end {environment['load_average'][0]:.2f}.",
+        "",
+        f"| requests | `{BASELINE}`, us | `{CANDIDATE}`, us | times cheaper | middle half |",
+        "| ---: | ---: | ---: | ---: | ---: |",
+    ]
+    for row in sizes:
+        low, high = row.ratio_quartiles
+        times = f"{row.per_request_us:,.1f} | {row.bulk_us:,.1f} | {row.ratio:.1f} | {low:.1f} to {high:.1f}"
+        lines.append(f"| {row.requests} | {times} |")
+    return "\n".join(lines) + "\n"
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--requests", default="1,16,64,128,256")
     parser.add_argument("--rounds", type=int, default=301)
-    parser.add_argument("--output", help="where to write the figures as JSON")
+    parser.add_argument("--out", type=Path, help="a folder")
     options = parser.parse_args()
     torch.set_num_threads(1)
+    load_average, *_ = os.getloadavg()
     sizes = [measure(int(count), options.rounds) for count in options.requests.split(",")]
-    print(f"{'requests':>8}  {BASELINE + ' us':>14}  {CANDIDATE + ' us':>8}  {'ratio':>6}  middle half")
-    for row in sizes:
-        low, high = row.ratio_quartiles
-        print(
-            f"{row.requests:8}  {row.per_request_us:14.1f}  {row.bulk_us:8.1f}  {row.ratio:6.1f}  {low:.1f}-{high:.1f}"
-        )
-    if options.output:
-        machine = {**describe_environment(), "torch": describe_torch(1)}
-        with open(options.output, "w", encoding="utf-8") as file:
-            json.dump({"environment": machine, "sizes": [asdict(row) for row in sizes]}, file, indent=2)
-            file.write("\n")
+    environment = {**describe_environment(), "torch": describe_torch(1)}
+    page = render(sizes, load_average, environment)
+    print(page)
+    if options.out is not None:
+        result = {"environment": environment, "sizes": [asdict(row) for row in sizes]}
+        options.out.mkdir(parents=True, exist_ok=True)
+        (options.out / "state_indices.json").write_text(json.dumps(result, indent=2) + "\n", encoding="utf-8")
+        (options.out / "state_indices.md").write_text(page, encoding="utf-8")
 
 
 if __name__ == "__main__":
