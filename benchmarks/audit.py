@@ -6,8 +6,8 @@
 Random weights, sampled requests, forced acceptance, eager steps. One engine; every few steps the audit is taken out of
 it, operations of the device and comparison, or put back. A ratio is that of a round's medians of the time from one
 step's output to the next, with the audit to without; shown are the median over rounds, and the 10th and 90th
-percentile. Beside it the host's comparison alone, for 256 requests. ``--out`` names a folder for ``audit.json`` and
-``audit.md``.
+percentile. Beside it the two parts alone: the host's comparison and the device's operations. ``--out`` names a folder
+for ``audit.json`` and ``audit.md``.
 """
 
 from __future__ import annotations
@@ -20,14 +20,18 @@ import statistics
 import sys
 import time
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
+import torch
 from captured_steps import SAMPLED, SETTLING_STEPS, TIMED_STEPS, build, fill, summarize
 
+from specbench.engine.forward_batch import OutputColumns
 from specbench.engine.llm_engine import LLMEngine
 from specbench.engine.model_runner import ModelRunner
 from specbench.engine.sampling.audit import AuditLog
+from specbench.engine.sampling.metadata import RowFacts, SamplingRows
 from specbench.engine.sampling.step_params import ParamsReader
 from specbench.measure.environment import describe_environment, describe_torch
 
@@ -91,6 +95,26 @@ def time_comparison(num_requests: int, draft_len: int) -> float:
     return statistics.median(taken)
 
 
+def time_operations(num_requests: int, draft_len: int) -> float:
+    """Median microseconds of the device's operations on a CPU, one thread."""
+    num_rows = num_requests * (draft_len + 1)
+    result = torch.zeros((num_requests, OutputColumns(draft_len).count), dtype=torch.int64)
+    rows = SamplingRows(
+        torch.full((num_rows,), 0.8),
+        torch.full((num_rows,), 50),
+        torch.full((num_rows,), 0.9),
+        RowFacts(num_both=num_rows, top_k_max=50),
+    )
+    batch = SimpleNamespace(draft_len=draft_len, num_generation=num_requests, context=(), sampling=rows)
+    taken = []
+    with torch.inference_mode():
+        for _ in range(301):
+            start = time.perf_counter_ns()
+            TELL(batch, 0, result)  # type: ignore[arg-type]
+            taken.append((time.perf_counter_ns() - start) / 1e3)
+    return statistics.median(taken)
+
+
 def render(result: dict[str, Any]) -> str:
     """Tables in Markdown."""
     lines = [f"`{result['command']}`", "", "| model | batch | K | step ms without | ratio with (p10-p90) |"]
@@ -101,8 +125,10 @@ def render(result: dict[str, Any]) -> str:
             f"| {row['model']} | {row['batch']} | {row['draft_len']} | {row['step_ms']:.3f} "
             f"| {ratio['median']:.4f} ({ratio['p10']:.3f}-{ratio['p90']:.3f}) |"
         )
-    lines += ["", "| requests | K | the host's comparison, us a step |", "|---|---|---|"]
-    lines += [f"| 256 | {draft_len} | {us:.2f} |" for draft_len, us in result["comparison_us"].items()]
+    lines += ["", "| requests | K | the host's comparison, us a step | the device's operations on a CPU, us |"]
+    lines.append("|---|---|---|---|")
+    for part in result["parts"]:
+        lines.append(f"| {part['batch']} | {part['draft_len']} | {part['host_us']:.1f} | {part['device_us']:.1f} |")
     return "\n".join(lines) + "\n"
 
 
@@ -125,7 +151,16 @@ def main() -> None:
             for draft_len in options.draft_len.split(",")
             for batch_size in options.batch.split(",")
         ],
-        "comparison_us": {draft_len: time_comparison(256, draft_len) for draft_len in (0, 5)},
+        "parts": [
+            {
+                "batch": batch_size,
+                "draft_len": draft_len,
+                "host_us": time_comparison(batch_size, draft_len),
+                "device_us": time_operations(batch_size, draft_len),
+            }
+            for batch_size in (1, 16, 256)
+            for draft_len in (0, 5)
+        ],
         "environment": {**describe_environment(), "torch": describe_torch()},
     }
     text = render(result)
