@@ -105,12 +105,12 @@ def time_operations(num_requests: int, draft_len: int) -> float:
         torch.full((num_rows,), 0.9),
         RowFacts(num_both=num_rows, top_k_max=50),
     )
-    batch = SimpleNamespace(draft_len=draft_len, num_generation=num_requests, context=(), sampling=rows)
+    batch = SimpleNamespace(draft_len=draft_len, num_generation=num_requests, context=())
     taken = []
     with torch.inference_mode():
         for _ in range(301):
             start = time.perf_counter_ns()
-            TELL(batch, 0, result)  # type: ignore[arg-type]
+            TELL(batch, rows, 0, result)  # type: ignore[arg-type]
             taken.append((time.perf_counter_ns() - start) / 1e3)
     return statistics.median(taken)
 

@@ -36,6 +36,8 @@ VARIANTS = ("off", "captured")
 TIMED_STEPS, SETTLING_STEPS = 6, 2
 CONTEXT = 192
 SAMPLED = SamplingParams(temperature=0.8, top_k=50, top_p=0.9, ignore_eos=True)
+KEYS = {"greedy": "greedy", "sampled": "advanced"}
+"""What captured steps of each kind are called."""
 KINDS = {"greedy": SamplingParams(ignore_eos=True), "sampled": SAMPLED}
 
 
@@ -137,7 +139,10 @@ def count_launches(engine: LLMEngine, variant: str) -> dict[str, float] | None:
         engine.synchronize()
     names = [event.name for event in profile.events() or []]
     launched = sum(name.startswith(("cudaLaunchKernel", "cudaGraphLaunch", "cuLaunchKernel")) for name in names)
-    kernels = sum(event.device_type == torch.autograd.DeviceType.CUDA for event in profile.events() or [])
+    kernels = sum(
+        event.device_type == torch.autograd.DeviceType.CUDA and not event.name.startswith(("Memcpy", "Memset"))
+        for event in profile.events() or []
+    )
     return {"launches_per_step": launched / num_steps, "kernels_per_step": kernels / num_steps}
 
 
@@ -176,15 +181,25 @@ def _line(row: dict[str, Any]) -> str:
         f"| {row['model']} | {row['batch']} | {row['draft_len']} | {row['kind']} "
         f"| {row['device_ms']['off']:.3f} | {row['device_ms']['captured']:.3f} "
         f"| {ratio['median']:.3f} ({ratio['p10']:.3f}-{ratio['p90']:.3f}) "
-        f"| {step['median']:.3f} ({step['p10']:.3f}-{step['p90']:.3f}) | {row['captured']['operators_per_step']} |"
+        f"| {step['median']:.3f} ({step['p10']:.3f}-{step['p90']:.3f}) "
+        f"| {row['captured']['operators'][KEYS[row['kind']]]} | {_launches(row)} |"
     )
+
+
+def _launches(row: dict[str, Any]) -> str:
+    """Of the host a step, eager and captured, and the kernels that they come to; CUDA alone."""
+    eager, captured = (row["launches"][variant] for variant in VARIANTS)
+    if eager is None or captured is None:
+        return "-"
+    launches = f"{eager['launches_per_step']:.0f} to {captured['launches_per_step']:.0f}"
+    return f"{launches}, {eager['kernels_per_step']:.0f} kernels"
 
 
 def render(result: dict[str, Any]) -> str:
     """The rows as a Markdown table."""
     head = (
         "| model | batch | K | rows | device ms, eager | device ms, captured | device ratio (p10-p90) "
-        "| step ratio (p10-p90) | operators recorded |\n|---|---|---|---|---|---|---|---|---|"
+        "| step ratio (p10-p90) | operators recorded | launches a step |\n|---|---|---|---|---|---|---|---|---|---|"
     )
     return "\n".join([f"`{result['command']}`", "", head, *map(_line, result["rows"])]) + "\n"
 

@@ -98,6 +98,8 @@ def runtime_operator(name: str) -> Callable[[Function], Function]:
         @wraps(function)
         def operator(*args: Any, **kwargs: Any) -> Any:
             if _CURRENT.recorder is None:
+                if _CURRENT.names is not None:
+                    _CURRENT.names.append(name)
                 return function(*args, **kwargs)
             return handle_torch_function(operator, (), *args, **kwargs)
 
@@ -111,9 +113,10 @@ _OPERATOR = "_runtime_operator"
 
 
 class _Current(threading.local):
-    """The recording that runs in this thread."""
+    """The recording that runs in this thread, or the list that takes the names of operators meanwhile."""
 
     recorder: _Recorder | None = None
+    names: list[str] | None = None
 
 
 _CURRENT = _Current()
@@ -174,12 +177,22 @@ class _Recorder(TorchFunctionMode):
 class CallNames(TorchFunctionMode):
     """Names the calls that a program makes, for devices that capture it by other means, and refuses host reads.
 
-    :ivar operators: short names, in order. A call that gives neither a tensor nor None is none.
+    :ivar operators: short names, in order. A call that gives neither a tensor nor None is none. A runtime operator is
+        named before the calls that it makes.
     """
 
     def __init__(self) -> None:
         super().__init__()
         self.operators: list[str] = []
+
+    def __enter__(self) -> CallNames:
+        _CURRENT.names = self.operators
+        super().__enter__()
+        return self
+
+    def __exit__(self, *details: Any) -> None:
+        super().__exit__(*details)
+        _CURRENT.names = None
 
     def __torch_function__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None

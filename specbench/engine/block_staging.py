@@ -85,7 +85,7 @@ class FullBlockStaging:
         return None
 
     def num_columns(self, sources: Sequence[BlockOffsetSource], max_kv_len: int) -> int:
-        """See :class:`specbench.engine.optimizations.base.BlockStaging`."""
+        """See :class:`~specbench.engine.optimizations.choice_points.BlockStaging`."""
         return sources[0].num_columns(self.cap(max_kv_len))
 
     def stage(
@@ -95,7 +95,7 @@ class FullBlockStaging:
         max_kv_len: int,
         first_column: int = 0,  # noqa: ARG002 - every column, each time
     ) -> Tensor:
-        """See :class:`specbench.engine.optimizations.base.BlockStaging`."""
+        """See :class:`~specbench.engine.optimizations.choice_points.BlockStaging`."""
         return self._stage(sources, slots, self.cap(max_kv_len), 0)
 
     def _stage(self, sources: Sequence[BlockOffsetSource], slots: Slots, cap: int | None, first_column: int) -> Tensor:
@@ -129,7 +129,7 @@ class BoundedBlockStaging(FullBlockStaging):
     def stage(
         self, sources: Sequence[BlockOffsetSource], slots: Slots, max_kv_len: int, first_column: int = 0
     ) -> Tensor:
-        """See :class:`specbench.engine.optimizations.base.BlockStaging`."""
+        """See :class:`~specbench.engine.optimizations.choice_points.BlockStaging`."""
         self.counters.gated_steps += self._can_outrun_host
         return self._stage(sources, slots, self.cap(max_kv_len), first_column)
 

@@ -17,7 +17,8 @@ from specbench.engine.model_runner import ModelRunner
 from specbench.engine.models.checkpoint import resolve_model_config
 from specbench.engine.models.config import ModelConfig
 from specbench.engine.models.loading import LoadedModel, load_model, load_shape
-from specbench.engine.optimizations.base import StepPrograms, Switch, build_switch, load_toggle
+from specbench.engine.optimizations.base import Switch, build_switch, load_toggle
+from specbench.engine.optimizations.choice_points import StepPrograms
 from specbench.engine.recurrence import with_recurrence
 from specbench.engine.sampling.acceptance import build_acceptance
 from specbench.engine.sampling.step_sampling import StepSampling

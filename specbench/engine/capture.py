@@ -96,21 +96,29 @@ class CaptureSet:
         return min(sizes, default=None)
 
     def describe(self) -> dict[str, Any]:
-        """Numbers of steps by kind, sizes, operators of the largest step (None where they are not known).
+        """Numbers of steps by kind, sizes, operators of the largest step of each kind (None: not known).
 
         ``advanced_without_draws`` and ``copies_with_override`` are 0 in an engine without defects.
         """
         advanced = [step for key, step in self.steps.items() if not key.is_greedy]
-        largest = max(self.steps, key=lambda key: (key.batch_size, key.draft_len, not key.is_greedy), default=None)
-        operators = () if largest is None else self.steps[largest].program.operators
         return {
             "greedy_steps": len(self.steps) - len(advanced),
             "advanced_steps": len(advanced),
             "advanced_without_draws": sum(not step.draws for step in advanced),
             "copies_with_override": sum(copied.override is not None for copied in self.copies.values()),
             "batch_sizes": sorted({key.batch_size for key in self.steps}),
-            "operators_per_step": len(operators) or None,
+            "operators": {
+                "greedy": self._count_operators(is_greedy=True),
+                "advanced": self._count_operators(is_greedy=False),
+            },
         }
+
+    def _count_operators(self, *, is_greedy: bool) -> int | None:
+        keys = [key for key in self.steps if key.is_greedy is is_greedy]
+        if not keys:
+            return None
+        largest = max(keys, key=lambda key: (key.batch_size, key.draft_len))
+        return len(self.steps[largest].program.operators) or None
 
 
 class StepCapture:
@@ -142,14 +150,19 @@ class StepCapture:
         :param params: how warm-up requests come to be sampled.
         """
         captured = CaptureSet()
-        for is_greedy in (True, False):
-            params.begin_pass(self._live, is_greedy)
-            for batch, _ in self._warm_up_batches(captured, params, is_greedy):
-                self._run_eagerly(batch)
-            params.end_workspace_round(captured.copies.values())
-            for batch, key in self._warm_up_batches(captured, params, is_greedy):
-                captured.steps[key] = self._record(batch)
-        params.end_capture(self._live, captured.copies.values())
+        try:
+            for is_greedy in (True, False):
+                params.begin_pass(self._live, is_greedy)
+                for batch, _ in self._warm_up_batches(captured, params, is_greedy):
+                    self._run_eagerly(batch)
+                params.end_workspace_round(captured.copies.values())
+                for batch, key in self._warm_up_batches(captured, params, is_greedy):
+                    captured.steps[key] = self._record(batch)
+            params.end_capture(self._live, captured.copies.values())
+        except BaseException:
+            # A capture that fails leaves an engine that can serve eagerly.
+            self._live.override = None
+            raise
         self._device.synchronize()
         return captured
 
@@ -199,11 +212,14 @@ def _by_source(batch: ForwardBatch) -> list[ForwardBatch]:
 
 
 def _without_lengths(batch: ForwardBatch) -> ForwardBatch:
-    """``batch`` as the description of every batch of its key: lengths and parameters are looked up when it runs."""
+    """``batch`` as the description of every batch of its key: lengths and parameters are looked up when it runs.
+
+    What the host staged for this one alone is on the device by now, and would be kept as long as the recording.
+    """
     sampling = batch.sampling
     if not sampling.all_greedy:
         sampling = replace(sampling, facts=RowFacts.of_any(sampling.facts.num_rows))
-    return replace(batch, max_num_tokens=None, sampling=sampling)
+    return replace(batch, max_num_tokens=None, sampling=sampling, block_offsets=None, places=None)
 
 
 def padding_request(config: EngineConfig, params: SamplingParams | None = None) -> Request:

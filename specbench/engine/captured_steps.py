@@ -50,7 +50,7 @@ class EagerSteps:
         live: StepSampling,
         capture_params: Switch[RealParams],  # noqa: ARG002
     ) -> None:
-        """See :class:`specbench.engine.optimizations.base.StepPrograms`."""
+        """See :class:`~specbench.engine.optimizations.choice_points.StepPrograms`."""
         self._runner = runner
         self._live = live
 
@@ -65,16 +65,16 @@ class EagerSteps:
         """Nothing to prepare."""
 
     def fit(self, schedule: Schedule) -> Schedule:
-        """See :class:`specbench.engine.optimizations.base.StepPrograms`: the schedule as it is."""
+        """See :class:`~specbench.engine.optimizations.choice_points.StepPrograms`: the schedule as it is."""
         return schedule
 
     def sampling_for(self, schedule: Schedule, is_greedy: bool) -> StepSampling:  # noqa: ARG002
-        """See :class:`specbench.engine.optimizations.base.StepPrograms`."""
+        """See :class:`~specbench.engine.optimizations.choice_points.StepPrograms`."""
         self._live.require_no_override()
         return self._live
 
     def program_for(self, batch: ForwardBatch, output: Tensor) -> Callable[[], Any]:
-        """See :class:`specbench.engine.optimizations.base.StepPrograms`."""
+        """See :class:`~specbench.engine.optimizations.choice_points.StepPrograms`."""
         return self._runner.program(batch, output)
 
     def describe(self) -> dict[str, Any]:
@@ -105,7 +105,7 @@ class CapturedSteps(EagerSteps):
         live: StepSampling,
         capture_params: Switch[RealParams],
     ) -> None:
-        """See :class:`specbench.engine.optimizations.base.StepPrograms`."""
+        """See :class:`~specbench.engine.optimizations.choice_points.StepPrograms`."""
         super().connect(runner, preparation, live, capture_params)
         self._capture_params = capture_params
         self._capture = StepCapture(self._config, self._device, runner, preparation, live)
@@ -127,7 +127,7 @@ class CapturedSteps(EagerSteps):
         self._current = self._sets[variant]
 
     def fit(self, schedule: Schedule) -> Schedule:
-        """See :class:`specbench.engine.optimizations.base.StepPrograms`."""
+        """See :class:`~specbench.engine.optimizations.choice_points.StepPrograms`."""
         if schedule.context:
             return schedule
         num_requests = len(schedule.generation)
@@ -142,7 +142,7 @@ class CapturedSteps(EagerSteps):
         )
 
     def sampling_for(self, schedule: Schedule, is_greedy: bool) -> StepSampling:
-        """See :class:`specbench.engine.optimizations.base.StepPrograms`: the copy that the captured step keeps."""
+        """See :class:`~specbench.engine.optimizations.choice_points.StepPrograms`: the captured step's copy."""
         if schedule.is_warm_up:
             return self._capture.copy_in_use
         self._live.require_no_override()
@@ -152,7 +152,7 @@ class CapturedSteps(EagerSteps):
         return self._current.copies.get(key, self._live)
 
     def program_for(self, batch: ForwardBatch, output: Tensor) -> Callable[[], Any]:
-        """See :class:`specbench.engine.optimizations.base.StepPrograms`."""
+        """See :class:`~specbench.engine.optimizations.choice_points.StepPrograms`."""
         step = self._find(batch)
         if step is None:
             self._counts["eager_context" if batch.context else "eager_not_captured"] += 1

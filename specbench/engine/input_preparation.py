@@ -14,7 +14,8 @@ from specbench.engine.block_manager import Slots
 from specbench.engine.block_staging import BlockOffsetSource
 from specbench.engine.config import EngineConfig
 from specbench.engine.forward_batch import ContextRows, ForwardBatch, InputSource, RowPlaces
-from specbench.engine.optimizations.base import BlockStaging, InputPrep, StateIndicesFill, StepPrograms, Switch
+from specbench.engine.optimizations.base import Switch
+from specbench.engine.optimizations.choice_points import BlockStaging, InputPrep, StateIndicesFill, StepPrograms
 from specbench.engine.request import Request
 from specbench.engine.sampling.metadata import SamplingRows
 from specbench.engine.sampling.params import SamplingParams
@@ -149,7 +150,7 @@ class InputPreparation:
             return asked, sampling.fill(params, row_counts, slots)
 
     def stage_blocks(self, slots: Slots, max_kv_len: int, first_column: int = 0) -> Tensor:
-        """Stage the block offsets of ``slots``; see :class:`specbench.engine.optimizations.base.BlockStaging`."""
+        """Stage offsets of ``slots``; see :class:`~specbench.engine.optimizations.choice_points.BlockStaging`."""
         with self._tracer.range("stage_block_offsets"):
             return self._block_staging.current.stage(self._blocks, slots, max_kv_len, first_column)
 

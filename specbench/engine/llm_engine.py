@@ -16,7 +16,8 @@ from specbench.engine.forward_batch import ContextRows, StepOutput
 from specbench.engine.input_preparation import InputPreparation
 from specbench.engine.model_runner import ModelRunner, PendingStep
 from specbench.engine.models.loading import LoadedModel
-from specbench.engine.optimizations.base import StepOrder, StepPrograms, Switch
+from specbench.engine.optimizations.base import Switch
+from specbench.engine.optimizations.choice_points import StepOrder, StepPrograms
 from specbench.engine.request import Request
 from specbench.engine.sampling.audit import AuditLog
 from specbench.engine.sampling.params import SamplingParams

@@ -28,9 +28,11 @@ from specbench.engine.forward_batch import (
     StepOutput,
 )
 from specbench.engine.models.base import CausalLM
-from specbench.engine.optimizations.base import StepPrograms, Switch
+from specbench.engine.optimizations.base import Switch
+from specbench.engine.optimizations.choice_points import StepPrograms
 from specbench.engine.sampling.acceptance import Acceptance
 from specbench.engine.sampling.audit import pack_pairs
+from specbench.engine.sampling.metadata import SamplingRows
 from specbench.engine.sampling.sampler import Selection, select_and_check
 from specbench.engine.step_inputs import StepInputs, StepRows
 
@@ -194,8 +196,8 @@ class ModelRunner:
             positions = (rows.positions if rows.selecting is None else rows.positions[rows.selecting]) + 1
             selection = select_and_check(logits, batch.sampling, rows.seeds, positions)
             num_sampling = self._commit_context(batch, selection, result)
-            if not batch.sampling.all_greedy:
-                self._tell_parameters(batch, num_sampling, result)
+            if selection.drawn_with is not None:
+                self._tell_parameters(batch, selection.drawn_with, num_sampling, result)
             if batch.num_generation:
                 target = selection.token_ids[num_sampling:].view(-1, num_rows)
                 token_ids, num_committed = self._acceptance.accept(
@@ -211,10 +213,10 @@ class ModelRunner:
         output.copy_(result[: output.shape[0]], non_blocking=True)
 
     @staticmethod
-    def _tell_parameters(batch: ForwardBatch, num_sampling: int, result: Tensor) -> None:
+    def _tell_parameters(batch: ForwardBatch, drawn_with: SamplingRows, num_sampling: int, result: Tensor) -> None:
         """Write down what each row was drawn with; see :mod:`specbench.engine.sampling.audit`."""
         columns, shape = OutputColumns(batch.draft_len), (batch.num_generation, -1)
-        top_k, pairs = batch.sampling.top_k, pack_pairs(batch.sampling)
+        top_k, pairs = drawn_with.top_k, pack_pairs(drawn_with)
         if num_sampling:
             rows = [row for row, chunk in enumerate(batch.context) if chunk.samples]
             result[rows, columns.top_k.start] = top_k[:num_sampling]

@@ -16,7 +16,7 @@ Step = TypeVar("Step")
 
 
 class SerialOrder:
-    """See :class:`specbench.engine.optimizations.base.StepOrder`: nothing is in flight between two calls."""
+    """See :class:`~specbench.engine.optimizations.choice_points.StepOrder`: nothing is in flight between two calls."""
 
     def activate(self) -> None:
         """Nothing to forget."""
@@ -31,7 +31,7 @@ class SerialOrder:
 
 
 class OverlappedOrder:
-    """See :class:`specbench.engine.optimizations.base.StepOrder`: one step is in flight between two calls."""
+    """See :class:`~specbench.engine.optimizations.choice_points.StepOrder`: one step is in flight between two calls."""
 
     def __init__(self) -> None:
         self._launched_ahead = 0

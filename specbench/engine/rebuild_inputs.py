@@ -23,7 +23,7 @@ class RebuildInputs:
         return {"full_passes": self._full_passes}
 
     def prepare(self, step: int, schedule: Schedule, preparation: InputPreparation) -> ForwardBatch:
-        """See :class:`specbench.engine.optimizations.base.InputPrep`."""
+        """See :class:`~specbench.engine.optimizations.choice_points.InputPrep`."""
         self._full_passes += 1
         return preparation.build(step, schedule).batch
 

@@ -15,7 +15,8 @@ from specbench.engine.drafters.base import Drafter
 from specbench.engine.forward_batch import ContextRows, ForwardBatch
 from specbench.engine.model_runner import ModelRunner
 from specbench.engine.models.base import CausalLM
-from specbench.engine.optimizations.base import StepPrograms, Switch
+from specbench.engine.optimizations.base import Switch
+from specbench.engine.optimizations.choice_points import StepPrograms
 from specbench.engine.sampling.acceptance import Acceptance, PlannedAcceptance
 from specbench.engine.simulated_step import SimulatedStep
 from specbench.errors import InputError

@@ -106,7 +106,7 @@ class PerRequestIndices(_Indices):
     """Variant ``per_request``: read one scalar and write one element of the staged tensor, request by request."""
 
     def fill(self, slots: Sequence[int], is_padding: Sequence[bool]) -> StateIndices:
-        """See :class:`specbench.engine.optimizations.base.StateIndicesFill`."""
+        """See :class:`~specbench.engine.optimizations.choice_points.StateIndicesFill`."""
         require_one_each(slots, is_padding)
         staged = self.buffers.device.empty_staging((2, len(slots)), torch.int64)
         indices, padding = staged
@@ -123,7 +123,7 @@ class BulkIndices(_Indices):
     """Variant ``bulk``: one conversion of the lists, one copy."""
 
     def fill(self, slots: Sequence[int], is_padding: Sequence[bool]) -> StateIndices:
-        """See :class:`specbench.engine.optimizations.base.StateIndicesFill`."""
+        """See :class:`~specbench.engine.optimizations.choice_points.StateIndicesFill`."""
         require_one_each(slots, is_padding)
         # numpy reads Python lists three times as fast as torch does.
         converted = torch.from_numpy(np.array((slots, is_padding), dtype=np.int64))

@@ -76,7 +76,7 @@ class SteadyStateInputs:
         return {"hits": self._hits, "full_passes": self._full_passes, **dropped}
 
     def prepare(self, step: int, schedule: Schedule, preparation: InputPreparation) -> ForwardBatch:
-        """See :class:`specbench.engine.optimizations.base.InputPrep`."""
+        """See :class:`~specbench.engine.optimizations.choice_points.InputPrep`."""
         obstacle = self._obstacle(schedule)
         last = self._last
         if last is not None and obstacle is None:

@@ -131,7 +131,7 @@ def gate_eager_fallbacks(measured: Measured) -> Gate:
     if total is None or replays is None:
         return Gate("eager fallbacks", NOT_APPLICABLE, "no captured steps in this configuration")
     padded, with_prompts = _count(measured, "padded_steps"), _count(measured, "eager_context")
-    detail = f"{total} steps; {replays} were replayed, {padded} of them padded, {with_prompts} had prompts in them"
+    detail = f"{total} steps; {replays} were replayed, {padded} of them padded; {with_prompts} with prompts ran eagerly"
     return Gate("eager fallbacks", WARN if total else PASS, detail)
 
 

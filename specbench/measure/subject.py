@@ -153,6 +153,12 @@ def _tells_device_time(engine: LLMEngine) -> bool:
     return engine.device.torch_device.type == "cpu" or engine.variants.get("graphs") == "captured"
 
 
+def _count_eager_steps(engine: LLMEngine) -> int:
+    """Steps so far that were launched operator by operator although steps are captured."""
+    counts = engine.read_counters().get("graphs", {}).get("captured", {})
+    return sum(count for name, count in counts.items() if name.startswith("eager_"))
+
+
 class BuiltinSubject:
     """The engine of this package.
 
@@ -176,6 +182,7 @@ class BuiltinSubject:
         self._description = description or {}
         self._lease = lease
         self._closed = False
+        self._num_eager_steps = 0
 
     @classmethod
     def build(
@@ -297,8 +304,13 @@ class BuiltinSubject:
         self._engine.synchronize()
         spans = self._recorder.drain() if self._recorder else []
         busy = self._engine.drain_busy()  # even where it tells nothing: it is kept until somebody takes it
-        seen = busy if self.capabilities.device_time else None
+        seen = busy if self.capabilities.device_time and not self._saw_gaps() else None
         return Telemetry(self._engine.drain_steps(), spans, seen, self._engine.drain_audit())
+
+    def _saw_gaps(self) -> bool:
+        """Whether some step since the last call was one of many launches, whose gaps a GPU's events do not show."""
+        before, self._num_eager_steps = self._num_eager_steps, _count_eager_steps(self._engine)
+        return self._engine.device.torch_device.type != "cpu" and self._num_eager_steps > before
 
     def close(self) -> None:
         """See :class:`Subject`. A device that others share stays open until the last of them is closed."""

@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from specbench.device.recording import record, runtime_operator
+from specbench.device.recording import CallNames, record, runtime_operator
 from specbench.errors import EngineError
 
 
@@ -224,3 +224,17 @@ class TestRuntimeOperators:
             record(lambda: fail(x))
         recording = record(lambda: x + 1)
         assert recording.operators == ("add",)
+
+
+def test_where_calls_are_only_named_an_operator_is_named_before_what_it_does() -> None:
+    @runtime_operator("draw")
+    def draw(x: Tensor) -> Tensor:
+        return x.mul(2)
+
+    x = numbers(3)
+    with CallNames() as names:
+        result = draw(x.add(1))
+    assert names.operators == ["add", "draw", "mul"]
+    assert result.tolist() == [2.0, 4.0, 6.0]
+    draw(x)
+    assert names.operators == ["add", "draw", "mul"]

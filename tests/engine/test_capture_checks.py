@@ -13,6 +13,7 @@ from captured_cases import (
     batch_of,
     capture_set,
     captured_config,
+    eager,
     live_of,
     opened,
     serve,
@@ -26,7 +27,7 @@ from specbench.engine import capture_params
 from specbench.engine.llm_engine import LLMEngine
 from specbench.engine.sampling.params import SamplingParams
 from specbench.engine.sampling.step_sampling import OVERRIDE, StepSampling
-from specbench.errors import OverrideLiveError
+from specbench.errors import EngineError, OverrideLiveError
 
 
 @pytest.mark.parametrize("graphs", ["off", "captured"])
@@ -64,6 +65,23 @@ def test_row_3_6_without_the_assertion_requests_are_served_with_it(monkeypatch: 
         live_of(engine).override = OVERRIDE
         serve(engine, batch_of("sampled", 2))
         assert wrong_rows(engine.drain_audit())
+
+
+def test_a_capture_that_fails_leaves_an_engine_that_serves(monkeypatch: pytest.MonkeyPatch) -> None:
+    config = captured_config(capture_params="clear_after_capture")
+    with opened(eager(config)) as engine:
+
+        def fail(_program: object, name: str) -> None:
+            raise EngineError("out of memory", where=name)
+
+        monkeypatch.setattr(engine.device, "capture", fail)
+        with pytest.raises(EngineError, match="out of memory"):
+            engine.switch({"graphs": "captured", "capture_params": "clear_after_capture"})
+        engine.switch({"graphs": "off", "capture_params": "real_params"})
+        request = engine.add_request([1, 2, 3], SamplingParams(temperature=1.0, max_tokens=4, ignore_eos=True))
+        while engine.has_work:
+            engine.step()
+        assert len(request.output_token_ids) == 4
 
 
 def draws_under_advanced_keys(engine: LLMEngine) -> set[bool]:

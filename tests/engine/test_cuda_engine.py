@@ -11,6 +11,7 @@ import torch
 from engine_driver import ngram, run, tiny_config, with_variants
 
 from specbench.device.cuda import CudaDevice
+from specbench.engine.build import build_engine
 from specbench.engine.config import EngineConfig, ModelSpec
 from specbench.engine.models.loading import load_model
 from specbench.engine.sampling.params import SamplingParams
@@ -53,6 +54,15 @@ def test_captured_steps_commit_what_eager_ones_do(draft_len: int, params: Sampli
     )
     same = sum(a == b for a, b in zip(eager.outputs, captured.outputs, strict=True))
     assert same >= len(PROMPTS) - 1, f"{same} of {len(PROMPTS)} sequences are equal"
+    engine = build_engine(with_variants(config, graphs="captured"), loaded=loaded)
+    engine.add_request(PROMPTS[0], params)
+    while engine.has_work:
+        engine.step()
+    (found,) = engine.describe_captures()["sets"].values()
+    assert (found["advanced_without_draws"], found["copies_with_override"]) == (0, 0)
+    assert engine.read_counters()["graphs"]["captured"]["replays"] > 0
+    assert all(entry.asked == entry.effective for entry in engine.drain_audit())
+    engine.shutdown()
 
 
 @pytest.mark.gpu

@@ -37,6 +37,11 @@ class FakeEngine:
     def variants(self) -> dict[str, str]:
         return {"graphs": self.graphs}
 
+    num_eager_steps: int = 0
+
+    def read_counters(self) -> dict[str, dict[str, dict[str, int]]]:
+        return {"graphs": {"captured": {"replays": 9, "eager_context": self.num_eager_steps}}}
+
     def synchronize(self) -> None:
         pass
 
@@ -62,6 +67,16 @@ def test_eager_launches_on_a_gpu_tell_no_device_time(device: str, graphs: str, t
     busy = subject.drain().busy
     assert busy == ([Span("device_step", "device", 10, 20)] if tells else None)
     assert engine.busy == []  # taken either way, or it would grow
+
+
+def test_a_window_with_eager_steps_beside_captured_ones_tells_no_device_time() -> None:
+    engine = FakeEngine("cuda", "captured")
+    subject = BuiltinSubject(engine, None)  # type: ignore[arg-type]
+    assert subject.drain().busy is not None
+    engine.num_eager_steps, engine.busy = 2, [Span("device_step", "device", 30, 40)]
+    assert subject.drain().busy is None
+    engine.busy = [Span("device_step", "device", 50, 60)]
+    assert subject.drain().busy == [Span("device_step", "device", 50, 60)]
 
 
 @pytest.mark.parametrize("tells", [True, False])

@@ -166,12 +166,12 @@ def test_captures_and_fallbacks_are_those_of_the_windows(clean: Measured) -> Non
     replayed = with_counters(clean)
     assert [judge(replayed, name) for name in names] == [
         Gate("capture and compile", "pass", "0 in the window"),
-        Gate("eager fallbacks", "pass", "0 steps; 48 were replayed, 8 of them padded, 12 had prompts in them"),
+        Gate("eager fallbacks", "pass", "0 steps; 48 were replayed, 8 of them padded; 12 with prompts ran eagerly"),
     ]
     spoiled = with_counters(clean, captures=1, eager_not_captured=3, replays=21)
     assert [judge(spoiled, name) for name in names] == [
         Gate("capture and compile", "warn", "2 in the window"),
-        Gate("eager fallbacks", "warn", "6 steps; 42 were replayed, 8 of them padded, 12 had prompts in them"),
+        Gate("eager fallbacks", "warn", "6 steps; 42 were replayed, 8 of them padded; 12 with prompts ran eagerly"),
     ]
 
 

@@ -172,7 +172,7 @@ class CpuPagedAttention(AttentionOperator):
             table[:num_requests],
             kv_lens[:num_requests],
             self.cache.tokens_per_block,
-            self.cache.num_blocks,
+            self.cache.first_padding_block,  # what padding left there was not looked at
             _CALL_ELEMENTS // self._cell_elements,
         )
         self._groups = [self._plan_group(placement, kv_lens) for placement in placements]

@@ -111,7 +111,9 @@ class DeviceGatherSamplingParams:
     def fill(
         self, params: Sequence[SamplingParams], row_counts: Sequence[int], slots: Sequence[int] | None = None
     ) -> SamplingRows:
-        """See :class:`specbench.engine.optimizations.base.SamplingParamsFill`. An all-greedy step touches nothing.
+        """See :class:`~specbench.engine.optimizations.choice_points.SamplingParamsFill`.
+
+        An all-greedy step touches nothing.
 
         :param slots: None: each request has the slot of its place in the step.
         :raises ValueError: lengths differ, or requests of one slot have unequal values.

@@ -35,7 +35,10 @@ class RefillSamplingParams:
         row_counts: Sequence[int],
         slots: Sequence[int] | None = None,  # noqa: ARG002 - parameters are kept by row here
     ) -> SamplingRows:
-        """See :class:`specbench.engine.optimizations.base.SamplingParamsFill`. An all-greedy step touches nothing."""
+        """See :class:`~specbench.engine.optimizations.choice_points.SamplingParamsFill`.
+
+        An all-greedy step touches nothing.
+        """
         buffers = self.buffers
         normalized = [normalize(request) for request in params]
         facts = RowFacts.of(zip(normalized, row_counts, strict=True))

@@ -49,10 +49,12 @@ class Selection(NamedTuple):
 
     :ivar token_ids: [N] int64.
     :ivar is_finite: [N] bool, False where a row holds NaN or +inf, or is -inf throughout.
+    :ivar drawn_with: the parameters that the draw was given; None where nothing was drawn.
     """
 
     token_ids: Tensor
     is_finite: Tensor
+    drawn_with: SamplingRows | None = None
 
 
 def select_tokens(logits: Tensor, rows: SamplingRows, seeds: Tensor, positions: Tensor) -> Tensor:
@@ -83,7 +85,7 @@ def select_and_check(logits: Tensor, rows: SamplingRows, seeds: Tensor, position
         logits, rows.temperature, rows.top_k, rows.top_p, peaks.squeeze(-1), draws, best, facts=rows.facts
     )
     token_ids = torch.where(rows.is_greedy, best, sampled) if rows.any_greedy else sampled
-    return Selection(token_ids, is_finite)
+    return Selection(token_ids, is_finite, rows)
 
 
 @runtime_operator(DRAW)

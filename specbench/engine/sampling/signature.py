@@ -96,7 +96,9 @@ class SignatureSamplingParams:
         row_counts: Sequence[int],
         slots: Sequence[int] | None = None,  # noqa: ARG002 - parameters are kept by row here
     ) -> SamplingRows:
-        """See :class:`specbench.engine.optimizations.base.SamplingParamsFill`. An all-greedy step touches nothing.
+        """See :class:`~specbench.engine.optimizations.choice_points.SamplingParamsFill`.
+
+        An all-greedy step touches nothing.
 
         Skipping is safe while earlier steps wait: the device executes copies and steps in order, so what was last
         enqueued for a table is in it when this step runs.

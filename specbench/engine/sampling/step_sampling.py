@@ -5,7 +5,8 @@ from __future__ import annotations
 import copy
 from collections.abc import Sequence
 
-from specbench.engine.optimizations.base import SamplingParamsFill, Switch
+from specbench.engine.optimizations.base import Switch
+from specbench.engine.optimizations.choice_points import SamplingParamsFill
 from specbench.engine.sampling.metadata import SamplingRows
 from specbench.engine.sampling.params import SamplingParams
 from specbench.errors import OverrideLiveError
@@ -28,7 +29,7 @@ class StepSampling:
         self.override: SamplingParams | None = None
 
     def fill(self, params: Sequence[SamplingParams], row_counts: Sequence[int], slots: Sequence[int]) -> SamplingRows:
-        """See :class:`specbench.engine.optimizations.base.SamplingParamsFill`."""
+        """See :class:`~specbench.engine.optimizations.choice_points.SamplingParamsFill`."""
         if self.override is not None:
             params = [self.override] * len(params)
         return self._sampling_params.current.fill(params, row_counts, slots)
