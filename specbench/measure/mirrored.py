@@ -1,11 +1,15 @@
 """One pass of a mirrored segment: periods of equal steps, each in the arm that the mask says.
 
 What happens is a function of the step count alone. Requests are sent between steps, as soon as others ended, and never
-by the clock; every edge of a period empties the device, whatever the arm and whether it changed. So the pass with the
+by the clock; every period begins with an empty device, whatever the arm and whether it changed. So the pass with the
 complementary mask runs the same requests through the same steps, and every step is timed in both arms.
 
-    settle, switch to the arm | guard steps | settle | timed steps | settle, next period
-                                            ^ start_ns              ^ end_ns
+    settle, switch to the arm | guard steps | timed steps | settle, the next period
+                                            ^ start_ns     ^ end_ns
+
+Both moments come right after a step's tokens have reached the host. An engine that launches ahead has its next step in
+flight then, as it does all the time: were the device emptied there, the first step of every period would be prepared
+while nothing runs, and host work that is hidden in production would count once a period.
 """
 
 from __future__ import annotations
@@ -32,7 +36,7 @@ from specbench.measure.subject import Subject
 
 @dataclass(frozen=True)
 class Edges:
-    """The timed steps of one period lie between these two moments, the device idle at both. Clock nanoseconds.
+    """The tokens of one period's timed steps reach the host between these two moments. Clock nanoseconds.
 
     :param client_ns: time between timed steps that the load generator took for itself.
     :param counters: as they were read at both, outside of what is timed.
@@ -139,16 +143,15 @@ class MirroredPass:
             self.arm_started(arm)
         if not self._advance(self.guard_steps):
             return None
-        self.subject.settle()
-        self._collect()
         self._client_ns = 0
         before = self.subject.read_counters()
         start_ns = self.clock.now_ns()
         if not self._advance(self.period_steps):
             return None
-        self.subject.settle()
         end_ns = self.clock.now_ns()
-        return Edges(arm, start_ns, end_ns, self._client_ns, (before, self.subject.read_counters()))
+        edges = Edges(arm, start_ns, end_ns, self._client_ns, (before, self.subject.read_counters()))
+        self.subject.settle()
+        return edges
 
     def _advance(self, steps: int) -> bool:
         """Run so many steps, requests sent between them; False when a stop was requested."""

@@ -50,8 +50,10 @@ AB, SWEEP, SELFTEST = "ab", "sweep", "selftest"
 KNOWN_DELAY = {"kind": "delay", "step_percent": 10.0}
 """What ``selftest`` puts into one arm: microseconds in the plan, on both lanes where they are this process's."""
 OVERLAPPED_PERIOD_STEPS = 8
-"""Under overlap the first step after an edge has none in flight that hides the host's work: long periods keep its share
-small."""
+"""Under overlap a switch empties the device, and steps that fill it again are in no figure: long periods keep their
+share small."""
+GUARD_STEPS, OVERLAPPED_GUARD_STEPS = 1, 2
+"""Under overlap the first step after a switch has none in flight that hides the host's work: it is a guard as well."""
 NO_CHANGES = SweepPoint({}, ())
 
 
@@ -146,7 +148,8 @@ def read_settings(measure: Measure, overlaps: bool) -> AbSettings:
     :param overlaps: some arm launches a step before the one in flight has ended.
     """
     period_steps = measure.period_steps or (OVERLAPPED_PERIOD_STEPS if overlaps else PERIOD_STEPS)
-    steps_per_quad = 4 * (period_steps + measure.guard_steps)
+    guard_steps = measure.guard_steps or (OVERLAPPED_GUARD_STEPS if overlaps else GUARD_STEPS)
+    steps_per_quad = 4 * (period_steps + guard_steps)
     segment_steps = SEGMENT_STEPS if measure.windows is None else measure.windows.steps
     quads = measure.quads_per_segment or 1
     if measure.windows is not None and quads * steps_per_quad > segment_steps:
@@ -163,7 +166,7 @@ def read_settings(measure: Measure, overlaps: bool) -> AbSettings:
         anytime=measure.anytime,
         processes=measure.processes,
         period_steps=period_steps,
-        guard_steps=measure.guard_steps,
+        guard_steps=guard_steps,
         quads_per_segment=measure.quads_per_segment or max(segment_steps // steps_per_quad, 1),
         segment_requests=measure.segment_requests,
         max_units=measure.max_units,

@@ -267,9 +267,10 @@ class Measure(Section):
     period_steps: Annotated[int, Field(ge=1, le=10_000)] | None = Field(
         default=None, description="ab, mirrored: timed steps of a period; null: 2, or 8 where steps overlap"
     )
-    guard_steps: Annotated[int, Field(ge=1, le=1000)] = Field(
-        default=1,
-        description="ab, mirrored: steps after each switch that are in no figure; the first one fills buffers anew",
+    guard_steps: Annotated[int, Field(ge=1, le=1000)] | None = Field(
+        default=None,
+        description="ab, mirrored: steps after each switch that are in no figure; the first one fills buffers anew; "
+        "null: 1, or 2 where steps overlap, so that the first timed step is prepared while another runs",
     )
     quads_per_segment: Annotated[int, Field(ge=1, le=1000)] | None = Field(
         default=None,

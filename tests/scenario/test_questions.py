@@ -110,7 +110,7 @@ def test_settings_come_from_measure_in_numbers(path: Path) -> None:
     ("changes", "expected"),
     [
         ([], (2, 12)),
-        (["optimizations.overlap=on"], (8, 4)),
+        (["optimizations.overlap=on"], (8, 3)),
         (["measure.guard_steps=4"], (2, 6)),
         (["measure.period_steps=100"], (100, 1)),
         (["measure.period_steps=5", "measure.quads_per_segment=3"], (5, 3)),
