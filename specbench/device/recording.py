@@ -187,11 +187,11 @@ class CallNames(TorchFunctionMode):
 
     def __enter__(self) -> CallNames:
         _CURRENT.names = self.operators
-        super().__enter__()
+        super().__enter__()  # type: ignore[no-untyped-call]
         return self
 
     def __exit__(self, *details: Any) -> None:
-        super().__exit__(*details)
+        super().__exit__(*details)  # type: ignore[no-untyped-call]
         _CURRENT.names = None
 
     def __torch_function__(
