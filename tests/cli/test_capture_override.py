@@ -23,7 +23,7 @@ ROOT = Path(__file__).resolve().parents[2]
 SCENARIO, SIM, GPU = (f"scenarios/capture_override{size}.yaml" for size in ("", "_sim", "_gpu"))
 SHORT = {
     SCENARIO: ["model=random:tiny", "workload.num_requests=3", "workload.osl=8", "workload.concurrency=2"],
-    SIM: ["sweep.concurrency=[2]", "measure.windows.kv_len=64", "measure.windows.steps=12"],
+    SIM: ["sweep.concurrency=[2]", "measure.windows.kv_len=64", "measure.windows.steps=16"],
 }
 BOTH = [f"measure.{change}" for change in ("max_units=2", "looks=1", "warmup_requests=1", "period_steps=2")]
 OVERRIDE = "asked for temperature 1, served temperature 0.7, top_k 50, top_p 0.9"
