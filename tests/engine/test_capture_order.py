@@ -100,7 +100,8 @@ def test_captures_are_counted_once_a_variant_and_kept() -> None:
         assert counts_of(engine)["captures"] == 12
         assert set(engine.describe_captures()["sets"]) == {"real_params", "clear_after_capture"}
         engine.switch({"graphs": "off"})
-        assert engine.describe_captures() == {}
+        # They are kept, and told of: the other arm of a comparison may be the one that stands last.
+        assert set(engine.describe_captures()["sets"]) == {"real_params", "clear_after_capture"}
 
 
 # While requests are being served.
