@@ -272,7 +272,7 @@ def test_rows_that_are_not_finite_are_flagged_and_touch_no_other(params: Samplin
     logits[5, ::2] = float("-inf")  # masked tokens are fine
     seeds = positions = torch.arange(8)
     rows = make_rows([params] * 8)
-    clean, finite = select_and_check(logits, rows, seeds, positions)
+    clean, finite, _ = select_and_check(logits, rows, seeds, positions)
     assert finite.all()
     broken = logits.clone()
     broken[1, 4000] = float("nan")
@@ -280,7 +280,7 @@ def test_rows_that_are_not_finite_are_flagged_and_touch_no_other(params: Samplin
     broken[3] = float("-inf")
     broken[6] = -float("nan")
     for described in (rows, widest(rows, 5003)):
-        tokens, finite = select_and_check(broken, described, seeds, positions)
+        tokens, finite, _ = select_and_check(broken, described, seeds, positions)
         assert finite.tolist() == [True, False, False, False, True, True, False, True]
         assert torch.equal(tokens[finite], clean[finite])
         assert ((tokens >= 0) & (tokens < 5003)).all()
