@@ -154,7 +154,9 @@ def test_a_delay_of_both_lanes_is_hidden_behind_neither(subject: BuiltinSubject,
             if period.start_ns <= start_ns and end_ns <= period.end_ns
         )
         assert worked_ns > 0
-        assert period.end_ns - period.start_ns >= period.num_steps * 3_000_000 + worked_ns
+        # Launched ahead, a step begins a little before the host has seen the tokens of the one before.
+        ahead_ns = 1_500_000 if subject.engine.variants["overlap"] == "on" else 0
+        assert period.end_ns - period.start_ns >= period.num_steps * 3_000_000 + worked_ns - ahead_ns
 
 
 def test_a_hidden_sleep_is_no_work_of_the_device(subject: BuiltinSubject) -> None:
