@@ -27,22 +27,24 @@ import numpy as np
 import torch
 from captured_steps import SAMPLED, SETTLING_STEPS, TIMED_STEPS, build, fill, summarize
 
+from specbench.engine import model_runner
 from specbench.engine.forward_batch import OutputColumns
 from specbench.engine.llm_engine import LLMEngine
-from specbench.engine.model_runner import ModelRunner
-from specbench.engine.sampling.audit import AuditLog
+from specbench.engine.sampling.audit import AuditLog, pack_pairs, write_parameters
 from specbench.engine.sampling.metadata import RowFacts, SamplingRows
 from specbench.engine.sampling.step_params import ParamsReader
 from specbench.measure.environment import describe_environment, describe_torch
 
 WITH, WITHOUT = "with", "without"
-TELL, CHECK = ModelRunner._tell_parameters, AuditLog.check
+CHECK = AuditLog.check
 
 
 def set_audit(is_on: bool) -> None:
     """Put the audit into every engine, or take it out."""
-    ModelRunner._tell_parameters = staticmethod(TELL if is_on else lambda *_: None)  # type: ignore[assignment]
-    AuditLog.check = CHECK if is_on else lambda *_: None  # type: ignore[method-assign, assignment]
+    nothing = lambda *_: None  # noqa: E731
+    model_runner.write_parameters = write_parameters if is_on else nothing
+    model_runner.pack_pairs = pack_pairs if is_on else nothing
+    AuditLog.check = CHECK if is_on else nothing  # type: ignore[method-assign, assignment]
 
 
 def time_turn(engine: LLMEngine, turn: str) -> float:
@@ -105,12 +107,12 @@ def time_operations(num_requests: int, draft_len: int) -> float:
         torch.full((num_rows,), 0.9),
         RowFacts(num_both=num_rows, top_k_max=50),
     )
-    batch = SimpleNamespace(draft_len=draft_len, num_generation=num_requests, context=())
+    batch = SimpleNamespace(draft_len=draft_len, num_generation=num_requests, context=(), sampling_chunks=[])
     taken = []
     with torch.inference_mode():
         for _ in range(301):
             start = time.perf_counter_ns()
-            TELL(batch, rows, 0, result)  # type: ignore[arg-type]
+            write_parameters(result, batch, rows.top_k, pack_pairs(rows))  # type: ignore[arg-type]
             taken.append((time.perf_counter_ns() - start) / 1e3)
     return statistics.median(taken)
 

@@ -11,11 +11,10 @@ import typer
 from specbench.cli.tables import print_json, print_table
 from specbench.device.times import TimesPreset
 from specbench.engine.optimizations.base import Exactness, Toggle, load_toggle
+from specbench.engine.optimizations.defects import KNOWN_DEFECT
 from specbench.errors import UnknownNameError
 from specbench.registry import ALL, DEVICES, OPTIMIZATIONS, SIM_PRESETS
 
-KNOWN_DEFECT = "KNOWN DEFECT"
-"""How a variant that serves wrong tokens is marked; red on a terminal."""
 _IN_TABLE = ("name", "summary", "baseline", "recommended", "exactness")
 """What is short enough for a column of the toggles' table; the rest follows, a section a toggle."""
 _OWN_PACKAGE = "specbench.engine.optimizations."

@@ -7,12 +7,14 @@ import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+from specbench.engine.optimizations.defects import KNOWN_DEFECT
+
 if TYPE_CHECKING:
     from rich.console import Console
 
 NARROWEST = 64
 """Columns that every table can be folded or split into without cutting a number."""
-STYLES = {"ok": "green", "warn": "yellow", "missing": "red", "KNOWN DEFECT": "bold red"}
+STYLES = {"ok": "green", "warn": "yellow", "missing": "red", KNOWN_DEFECT: "bold red"}
 """Colours of status words on a terminal."""
 
 

@@ -88,10 +88,13 @@ class CaptureSet:
 
     def find_size(self, num_requests: int, draft_len: int, next_draft_len: int) -> int | None:
         """The smallest captured batch that holds ``num_requests``; None: there is none."""
+        # Asked in every step, and mostly of a size that was captured.
+        if MetadataKey(num_requests, draft_len, next_draft_len, True) in self.copies:
+            return num_requests
         sizes = [
             key.batch_size
             for key in self.copies
-            if key.batch_size >= num_requests and (key.draft_len, key.next_draft_len) == (draft_len, next_draft_len)
+            if key.batch_size > num_requests and (key.draft_len, key.next_draft_len) == (draft_len, next_draft_len)
         ]
         return min(sizes, default=None)
 

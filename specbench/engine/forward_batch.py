@@ -110,6 +110,11 @@ class ForwardBatch:
         return [chunk.num_tokens for chunk in self.context]
 
     @property
+    def sampling_chunks(self) -> list[int]:
+        """Rows of the output whose chunk chooses a token."""
+        return [row for row, chunk in enumerate(self.context) if chunk.samples]
+
+    @property
     def num_generation(self) -> int:
         """Generation requests in the step."""
         return int(self.generation_slots.shape[0])

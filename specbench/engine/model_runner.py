@@ -31,8 +31,7 @@ from specbench.engine.models.base import CausalLM
 from specbench.engine.optimizations.base import Switch
 from specbench.engine.optimizations.choice_points import StepPrograms
 from specbench.engine.sampling.acceptance import Acceptance
-from specbench.engine.sampling.audit import pack_pairs
-from specbench.engine.sampling.metadata import SamplingRows
+from specbench.engine.sampling.audit import pack_pairs, write_parameters
 from specbench.engine.sampling.sampler import Selection, select_and_check
 from specbench.engine.step_inputs import StepInputs, StepRows
 
@@ -197,7 +196,7 @@ class ModelRunner:
             selection = select_and_check(logits, batch.sampling, rows.seeds, positions)
             num_sampling = self._commit_context(batch, selection, result)
             if selection.drawn_with is not None:
-                self._tell_parameters(batch, selection.drawn_with, num_sampling, result)
+                write_parameters(result, batch, selection.drawn_with.top_k, pack_pairs(selection.drawn_with))
             if batch.num_generation:
                 target = selection.token_ids[num_sampling:].view(-1, num_rows)
                 token_ids, num_committed = self._acceptance.accept(
@@ -212,23 +211,9 @@ class ModelRunner:
                 generation[:, columns.tokens] = token_ids
         output.copy_(result[: output.shape[0]], non_blocking=True)
 
-    @staticmethod
-    def _tell_parameters(batch: ForwardBatch, drawn_with: SamplingRows, num_sampling: int, result: Tensor) -> None:
-        """Write down what each row was drawn with; see :mod:`specbench.engine.sampling.audit`."""
-        columns, shape = OutputColumns(batch.draft_len), (batch.num_generation, -1)
-        top_k, pairs = drawn_with.top_k, pack_pairs(drawn_with)
-        if num_sampling:
-            rows = [row for row, chunk in enumerate(batch.context) if chunk.samples]
-            result[rows, columns.top_k.start] = top_k[:num_sampling]
-            result[rows, columns.pairs.start] = pairs[:num_sampling]
-        if batch.num_generation:
-            generation = result[len(batch.context) :]
-            generation[:, columns.top_k] = top_k[num_sampling:].view(shape)
-            generation[:, columns.pairs] = pairs[num_sampling:].view(shape)
-
     def _commit_context(self, batch: ForwardBatch, selection: Selection, result: Tensor) -> int:
         """Commit the first token of each chunk that samples; return how many there are."""
-        sampling = [row for row, chunk in enumerate(batch.context) if chunk.samples]
+        sampling = batch.sampling_chunks
         if not sampling:
             return 0
         device = self._device.torch_device

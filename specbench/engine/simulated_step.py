@@ -30,6 +30,8 @@ from specbench.engine.forward_batch import (
     OutputColumns,
 )
 from specbench.engine.sampling.acceptance import PlannedAcceptance
+from specbench.engine.sampling.audit import write_parameters
+from specbench.engine.sampling.metadata import SamplingRows
 
 IntArray = npt.NDArray[np.int64]
 AHEAD = 64
@@ -103,33 +105,20 @@ class SimulatedStep:
         :return: the work that the step stands for.
         """
         if batch.num_padding:
-            self._num_tokens[-1] = 1  # as DeviceState.reset_padding does
+            self._state.reset_padding()
         rows: IntArray = output.numpy()
         columns = OutputColumns(batch.draft_len)
         rows[:, :TOKENS] = 0
         rows[:, columns.effective] = 0
         rows[:, FINITE] = 1
         if not batch.sampling.all_greedy:
-            self._tell_parameters(batch, columns, rows)
+            write_parameters(rows, batch, batch.sampling.top_k.numpy(), _pack_pairs(batch.sampling))
         kv_tokens = self._keep_context(batch.context, context_token_ids, rows)
         num_generation, draft_len = int(slots.shape[0]), batch.draft_len
         if num_generation:
             generation = rows[len(batch.context) :, : columns.tokens.stop]
             kv_tokens += self._keep_generation(slots.numpy(), draft_len, generation)
         return StepWork(batch.num_context_tokens + num_generation * (draft_len + 1), kv_tokens)
-
-    @staticmethod
-    def _tell_parameters(batch: ForwardBatch, columns: OutputColumns, rows: IntArray) -> None:
-        """Write down what each row would be drawn with, from the buffers that a device would read."""
-        top_k = batch.sampling.top_k.numpy()
-        pairs: IntArray = np.stack((batch.sampling.temperature.numpy(), batch.sampling.top_p.numpy()), axis=1)
-        words = pairs.view(np.int64)[:, 0]
-        sampling = [row for row, chunk in enumerate(batch.context) if chunk.samples]
-        first, shape = len(sampling), (-1, batch.draft_len + 1)
-        rows[sampling, columns.top_k.start] = top_k[:first]
-        rows[sampling, columns.pairs.start] = words[:first]
-        rows[len(batch.context) :, columns.top_k] = top_k[first:].reshape(shape)
-        rows[len(batch.context) :, columns.pairs] = words[first:].reshape(shape)
 
     def _keep_context(self, chunks: tuple[ContextRows, ...], token_ids: Tensor, rows: IntArray) -> int:
         """Write the chunks, commit the first token of those that sample; return the tokens that they attend to."""
@@ -166,3 +155,9 @@ class SimulatedStep:
         mixed ^= mixed >> 29
         made: IntArray = self._ids[(mixed & np.iinfo(np.int64).max) % len(self._ids)]
         return made
+
+
+def _pack_pairs(rows: SamplingRows) -> IntArray:
+    """:func:`specbench.engine.sampling.audit.pack_pairs` without PyTorch's operations."""
+    pairs: IntArray = np.stack((rows.temperature.numpy(), rows.top_p.numpy()), axis=1).view(np.int64)[:, 0]
+    return pairs

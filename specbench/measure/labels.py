@@ -9,11 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from specbench.engine.optimizations.defects import KNOWN_DEFECT
 from specbench.workloads.base import NATURAL, SYNTHETIC
 
 FORCED = "forced acceptance"
 REPLAYED = "replayed acceptance"
-KNOWN_DEFECT = "KNOWN DEFECT"
 SIMULATED = "SIMULATED"
 SYNTHETIC_CACHE = "synthetic cache"
 _CONTENT = (FORCED, REPLAYED, SYNTHETIC, NATURAL)

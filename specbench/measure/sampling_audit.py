@@ -6,12 +6,12 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
-from specbench.engine.optimizations.base import Exactness, load_toggle
+from specbench.engine.optimizations.defects import known_defects
+from specbench.engine.sampling.params import TOP_K_OFF
 from specbench.records import Gate, SamplingAudit, SamplingValues, TrialRecord
 
 NAME = "sampling parameters"
 _CAPTURE_PARAMS = "capture_params"
-_NO_LIMIT = 2147483647
 _SHOWN = 3
 
 
@@ -47,7 +47,7 @@ def describe_values(values: SamplingValues) -> str:
     if not values.top_k:
         return "greedy"
     parts = [f"temperature {values.temperature:.4g}"]
-    parts += [f"top_k {values.top_k}"] if values.top_k != _NO_LIMIT else []
+    parts += [f"top_k {values.top_k}"] if values.top_k != TOP_K_OFF else []
     parts += [f"top_p {values.top_p:.4g}"] if values.top_p < 1 else []
     return ", ".join(parts)
 
@@ -64,10 +64,9 @@ def _describe_wrong(entries: Sequence[SamplingAudit]) -> str:
 
 
 def _describe_variant(variants: dict[str, str]) -> str:
-    variant = variants.get(_CAPTURE_PARAMS, "")
-    is_defect = variant and load_toggle(_CAPTURE_PARAMS).exactness_of(variant) is Exactness.KNOWN_DEFECT
-    if is_defect:
-        return f"{_CAPTURE_PARAMS}={variant}, a known defect"
+    defects = known_defects(variants)
+    if defects:
+        return f"{', '.join(defects)}, a known defect"
     return ", ".join(f"{toggle}={name}" for toggle, name in variants.items())
 
 

@@ -6,8 +6,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from specbench.engine.optimizations.base import Exactness
+from specbench.engine.optimizations.defects import KNOWN_DEFECT
 from specbench.measure.ab_gates import MIN_UNITS
-from specbench.measure.labels import KNOWN_DEFECT, SIMULATED, split_label
+from specbench.measure.labels import SIMULATED, split_label
 from specbench.measure.sampling_audit import NAME as SAMPLING_GATE
 from specbench.measure.token_rules import describe_divergence
 from specbench.measure.unit_table import THROUGHPUT

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from specbench.engine.optimizations.defects import known_defects
+from specbench.engine.optimizations.defects import KNOWN_DEFECT, known_defects
 from specbench.records import Analysis
 
-KNOWN_DEFECT = "KNOWN DEFECT"
-"""How they are marked, in red wherever there are colours."""
 _TOGGLES = "optimizations."
 
 

@@ -7,6 +7,9 @@ from collections.abc import Mapping
 from specbench import registry
 from specbench.engine.optimizations.base import Exactness, load_toggle
 
+KNOWN_DEFECT = "KNOWN DEFECT"
+"""How they are marked, in red wherever there are colours."""
+
 
 def known_defects(variants: Mapping[str, object]) -> dict[str, str]:
     """``capture_params=leak`` -> what it does wrong; empty where every variant is in order.

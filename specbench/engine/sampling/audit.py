@@ -15,14 +15,14 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping
 from functools import lru_cache
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from specbench.engine.forward_batch import ForwardBatch
+from specbench.engine.forward_batch import ForwardBatch, OutputColumns
 from specbench.engine.sampling.metadata import NormalizedParams, RowClass, SamplingRows, classify, round_to_float32
 from specbench.engine.sampling.step_params import StepParams
 from specbench.records import SamplingAudit, SamplingValues
@@ -35,6 +35,23 @@ GREEDY: NormalizedParams = (0.0, 0, 0.0)
 def pack_pairs(rows: SamplingRows) -> Tensor:
     """Temperature and top_p of each row as one word, [N] int64. A device operation."""
     return torch.stack((rows.temperature, rows.top_p), dim=1).view(torch.int64).squeeze(1)
+
+
+def write_parameters(output: Any, batch: ForwardBatch, top_k: Any, pairs: Any) -> None:
+    """Write down what each row of a step was drawn with; tensors on the device, or arrays of them.
+
+    :param output: int64 [requests, :attr:`OutputColumns.count`].
+    :param top_k: int64 [N], of the logits rows; ``pairs``: their temperature and top_p as :func:`pack_pairs` has them.
+    """
+    columns, chunks = OutputColumns(batch.draft_len), batch.sampling_chunks
+    first, shape = len(chunks), (-1, batch.draft_len + 1)
+    if chunks:
+        output[chunks, columns.top_k.start] = top_k[:first]
+        output[chunks, columns.pairs.start] = pairs[:first]
+    if batch.num_generation:
+        generation = output[len(batch.context) :]
+        generation[:, columns.top_k] = top_k[first:].reshape(shape)
+        generation[:, columns.pairs] = pairs[first:].reshape(shape)
 
 
 class Served(NamedTuple):
@@ -121,7 +138,7 @@ class _Expected(NamedTuple):
         """Of a step whose output has ``num_requests`` rows; padding, which is asked for last, has none."""
         if batch.asked is None:
             return cls(None, bool(batch.context), num_requests, [])
-        rows = [row for row, chunk in enumerate(batch.context) if chunk.samples]
+        rows = batch.sampling_chunks
         rows += range(len(batch.context), num_requests)
         asked = zip(batch.asked.values[: len(rows)], batch.asked.row_counts[: len(rows)], strict=True)
         places = [(row, values, count) for row, (values, count) in zip(rows, asked, strict=True)]
