@@ -15,6 +15,7 @@ from __future__ import annotations
 import argparse
 import itertools
 import json
+import math
 import os
 import statistics
 import sys
@@ -51,8 +52,10 @@ def build(
     loaded: LoadedModel | None,
 ) -> LLMEngine:
     """An engine whose requests last as long as the rounds do."""
-    steps = 2 * num_rounds * (TIMED_STEPS + SETTLING_STEPS) + 16
-    max_seq_len = CONTEXT + steps * (draft_len + 1) + 64
+    # Turns of both variants, one of each before the rounds; a turn has a step from which the first interval counts.
+    steps = 2 * (num_rounds + 1) * (TIMED_STEPS + SETTLING_STEPS + 1)
+    length = 1.0 + 0.4 * draft_len
+    max_seq_len = CONTEXT + steps * math.ceil(length) + 64
     drafter = DrafterSpec("ngram", draft_len) if draft_len else DrafterSpec()
     config = EngineConfig(
         ModelSpec(model, "random"),
@@ -64,7 +67,7 @@ def build(
         attention="cpu-paged" if device == "cpu" else "torch-gather",
         num_threads=num_threads,
         drafter=drafter,
-        acceptance=AcceptanceSpec("forced", length=1.0 + 0.4 * draft_len),
+        acceptance=AcceptanceSpec("forced", length=length),
     )
     return build_engine(config, tracer=NullTracer(), loaded=loaded)
 
