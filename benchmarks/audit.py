@@ -21,14 +21,14 @@ import sys
 import time
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
 from captured_steps import SAMPLED, SETTLING_STEPS, TIMED_STEPS, build, fill, summarize
 
 from specbench.engine import model_runner
-from specbench.engine.forward_batch import OutputColumns
+from specbench.engine.forward_batch import ForwardBatch, OutputColumns
 from specbench.engine.llm_engine import LLMEngine
 from specbench.engine.sampling.audit import AuditLog, pack_pairs, write_parameters
 from specbench.engine.sampling.metadata import RowFacts, SamplingRows
@@ -82,17 +82,14 @@ def measure_point(model: str, batch_size: int, draft_len: int, options: argparse
 
 def time_comparison(num_requests: int, draft_len: int) -> float:
     """Median microseconds of the host's comparison for a steady batch."""
-
-    class Batch:
-        asked = ParamsReader().read([SAMPLED] * num_requests, [draft_len + 1] * num_requests)
-        context = ()
-
+    asked = ParamsReader().read([SAMPLED] * num_requests, [draft_len + 1] * num_requests)
+    batch = cast(ForwardBatch, SimpleNamespace(asked=asked, context=(), sampling_chunks=[]))
     log, shape = AuditLog(), (num_requests, 2 * (draft_len + 1))
     arrays = [np.ones(shape, dtype=np.int64) for _ in range(64)]
     taken = []
     for array in arrays:
         start = time.perf_counter_ns()
-        log.check(Batch, array)  # type: ignore[arg-type]
+        log.check(batch, array)
         taken.append((time.perf_counter_ns() - start) / 1e3)
     return statistics.median(taken)
 
