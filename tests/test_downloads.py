@@ -202,11 +202,11 @@ def test_two_pulls_of_one_thing_do_not_mix(tmp_path):
     def hold():
         with open_staging(tmp_path / "toy"):
             inside.set()
-            done.wait(10)
+            done.wait(30)
 
     thread = threading.Thread(target=hold)
     thread.start()
-    assert inside.wait(10)
+    assert inside.wait(30)
     try:
         with pytest.raises(DownloadError, match="another process is pulling this now"), open_staging(tmp_path / "toy"):
             pass

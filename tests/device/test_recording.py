@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import gc
-import statistics
-import time
 import weakref
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -14,6 +12,7 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
+from call_counts import count_calls
 from torch import Tensor
 
 from specbench.device.recording import record, runtime_operator
@@ -374,9 +373,8 @@ class Described:
         return cls(buffer[0, :num_rows], buffer[1, :num_rows])
 
 
-@pytest.mark.slow
-def test_a_replay_takes_no_longer_than_its_program() -> None:
-    """By the thread's own time, so that what else the machine does counts little; measured 0.80 to 0.82."""
+def test_a_replay_calls_less_than_its_program() -> None:
+    """Python is what a replay saves; of operators it has as many."""
     source = torch.Generator().manual_seed(0)
     layers = [Layer(torch.randn(64, 128, generator=source), [32, 32]) for _ in range(8)]
     buffer, x = torch.zeros(2, 16, dtype=torch.int64), numbers(4, 64)
@@ -388,15 +386,8 @@ def test_a_replay_takes_no_longer_than_its_program() -> None:
             hidden = layer.forward(rows, hidden)
         return hidden
 
-    def time_of(run: Callable[[], Any]) -> int:
-        start = time.thread_time_ns()
-        run()
-        return time.thread_time_ns() - start
-
     recording = record(program)
     with torch.inference_mode():
         assert torch.equal(program(), recording.replay())
-        pairs = [(time_of(recording.replay), time_of(program)) for _ in range(600)][100:]
-    ratio = statistics.median(replay / eager for replay, eager in pairs)
-    print(f"ratio {ratio:.3f}")
-    assert ratio < 1.0
+        replayed, eager = count_calls(recording.replay), count_calls(program)
+    assert len(recording.operators) <= replayed < 0.8 * eager

@@ -150,12 +150,19 @@ def test_the_margin_of_two_tokens_is_computed_there(remote: RemoteSubject, built
 def test_an_idle_arm_uses_no_processor(remote: RemoteSubject) -> None:
     run_loop(remote, Prompts(2, GREEDY))
     remote.settle()
-    process = psutil.Process(remote.process.pid)
-    time.sleep(0.1)
-    before = process.cpu_times()
-    time.sleep(0.5)
-    after = process.cpu_times()
-    assert after.user + after.system - before.user - before.system <= 0.02  # clock ticks of 10 ms
+    deadline = time.monotonic() + 30
+    while not rests(remote.process.pid):
+        assert time.monotonic() < deadline, "some thread of it goes on computing"
+
+
+def rests(process: int) -> bool:
+    """Whether all of its threads are asleep, each time that is looked in half a second."""
+    for _ in range(50):
+        threads = (psutil.Process(thread.id).status() for thread in psutil.Process(process).threads())
+        if any(status != psutil.STATUS_SLEEPING for status in threads):
+            return False
+        time.sleep(0.01)
+    return True
 
 
 NOISY = """

@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 import os
 import signal
-import statistics
 import subprocess
 import sys
 from pathlib import Path
@@ -186,7 +185,7 @@ def test_two_commits_are_two_arms_and_the_slower_one_is_seen(tmp_path: Path, mon
     git(project, "commit", "--quiet", "--all", "-m", "slower")
     run_from(project, monkeypatch)
     params = SamplingParams(ignore_eos=True)
-    step_ms, hashes = {}, {}
+    fastest_ms, hashes = {}, {}
     with open_worktree("main~1") as before, open_worktree("main") as after:
         arms = {tree: RemoteSubject.start(tiny_config(), Settings(worktree=str(tree.path))) for tree in (before, after)}
         try:
@@ -196,10 +195,10 @@ def test_two_commits_are_two_arms_and_the_slower_one_is_seen(tmp_path: Path, mon
                 loop = run_loop(arm, Prompts(3, params))
                 outputs = [step.output_ns for step in arm.drain().steps]
                 gaps = [(end - start) / 1e6 for start, end in itertools.pairwise(outputs)]
-                step_ms[tree] = statistics.quantiles(gaps, n=4)[0]  # of the steps that nothing else disturbed
+                fastest_ms[tree] = min(gaps)
                 hashes[tree] = [flight.state.output_token_ids for flight in loop.flights if flight.state]
         finally:
             for arm in arms.values():
                 arm.close()
     assert hashes[before] == hashes[after]
-    assert step_ms[after] - step_ms[before] > 0.5 * SLEEP_MS
+    assert fastest_ms[after] >= SLEEP_MS  # in every step

@@ -1,13 +1,13 @@
 """GGUF headers: what the gguf package writes is read back, damage is one error, and configurations come out right."""
 
 import json
-import time
 
 import gguf
 import numpy as np
 import pytest
 import torch
 import transformers
+from call_counts import count_calls
 
 from specbench.engine.models.config import ModelConfig, RopeScaling
 from specbench.engine.models.gguf_config import config_from_gguf, llama3_frequency_factors, to_hf_name
@@ -100,12 +100,11 @@ def test_damage_in_the_header_is_at_worst_one_error(tmp_path):
         for at in generator.integers(0, 500, size=generator.integers(1, 4)):
             damaged[at] = generator.integers(0, 256)
         path.write_bytes(damaged)
-        start = time.process_time()
         try:
-            config_from_gguf(read_header(path))
+            # Whatever number was damaged, nothing is done as often as it says.
+            count_calls(lambda: config_from_gguf(read_header(path)), limit=50_000)
         except CheckpointError:
             refused += 1
-        assert time.process_time() - start < 2.0
     assert 250 < refused < 1000
 
 
@@ -228,7 +227,7 @@ def test_what_is_not_supported_is_named(tmp_path, arch, values, tensors, message
         config_from_gguf(read_header(path))
 
 
-def test_a_header_with_a_large_vocabulary_is_read_fast(tmp_path):
+def test_a_header_with_a_large_vocabulary_costs_one_call_a_string(tmp_path):
     writer = gguf.GGUFWriter(tmp_path / "m.gguf", "llama")
     writer.add_token_list([f"token{i}" for i in range(150_000)])
     writer.add_token_merges([f"to ken{i}" for i in range(150_000)])
@@ -237,8 +236,10 @@ def test_a_header_with_a_large_vocabulary_is_read_fast(tmp_path):
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
     writer.close()
-    start = time.process_time()
-    header = read_header(tmp_path / "m.gguf")
-    assert time.process_time() - start < 0.5
+    found = []
+    assert count_calls(lambda: found.append(read_header(tmp_path / "m.gguf"))) < 1.01 * 300_000
+    (header,) = found
+    # Reading strings, which is what a header leaves out, would be seen.
+    assert count_calls(lambda: header.array("tokenizer.ggml.merges")) > 4 * 150_000
     assert len(header.array("tokenizer.ggml.merges")) == 150_000
     assert json.dumps(header.array("tokenizer.ggml.tokens")[-1]) == '"token149999"'

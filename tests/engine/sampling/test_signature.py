@@ -7,13 +7,12 @@ common is in ``test_sampling_params_rows``.
 from __future__ import annotations
 
 import copy
-import time
 from collections.abc import Callable
 from dataclasses import replace
-from statistics import median
 from typing import Any
 
 import pytest
+from call_counts import count_calls
 from sampling_reference import CPU, Copies, copy_at_once
 from variant_checks import GREEDY, LIKE_A, A, B, Setup, Step, assert_like_full_refill, of
 
@@ -248,23 +247,49 @@ def test_row_1_4_a_broken_mechanism_is_seen(broken: Any) -> None:
         check_transitions(broken)
 
 
-def test_a_steady_step_costs_a_twentieth_of_a_refill() -> None:
-    """Batch 128, K = 5. The ratio here is above 200; the best of many rounds does not see a busy machine."""
+def check_a_twentieth_of_a_refill(variant: type[SignatureSamplingParams]) -> None:
+    """Batch 128, K = 5: calls, values and copies of a step like the one before."""
     shared = SamplingBuffers(128, 5, CPU, copy_at_once)
     params = [replace(A, seed=i, temperature=0.5 + 0.1 * (i % 7)) for i in range(128)]
 
-    def cost(filler: RefillSamplingParams | SignatureSamplingParams) -> float:
+    def cost(filler: RefillSamplingParams | SignatureSamplingParams) -> tuple[int, int, int]:
         filler.activate()
         filler.fill(list(params), [6] * 128)
-        times = []
-        for _ in range(50):
-            step, counts = list(params), [6] * 128
-            start = time.perf_counter_ns()
-            filler.fill(step, counts)
-            times.append(time.perf_counter_ns() - start)
-        return median(sorted(times)[:20])
+        appends, copies = filler.counters.appends, filler.counters.copies
+        step, counts = list(params), [6] * 128
+        calls = count_calls(lambda: filler.fill(step, counts))
+        return calls, filler.counters.appends - appends, filler.counters.copies - copies
 
-    assert cost(SignatureSamplingParams(shared)) < cost(RefillSamplingParams(shared)) / 20
+    refill, steady = cost(RefillSamplingParams(shared)), cost(variant(shared))
+    assert refill[1:] == (3 * 128 * (1 + 6), 6)
+    assert steady[0] < refill[0] / 20
+    assert steady[1:] == (0, 0)
+
+
+def test_a_steady_step_costs_a_twentieth_of_a_refill() -> None:
+    check_a_twentieth_of_a_refill(SignatureSamplingParams)
+
+
+class RemembersNoStep(SignatureSamplingParams):
+    """Normalises every request of every step."""
+
+    def fill(self, params, row_counts, slots=None):  # type: ignore[no-untyped-def]
+        self._reader = type(self._reader)()
+        return super().fill(params, row_counts, slots)
+
+
+class RemembersNoTable(SignatureSamplingParams):
+    """Signs nothing."""
+
+    def _compare(self, step: StepParams) -> RefillNeeds:
+        self.invalidate()
+        return super()._compare(step)
+
+
+@pytest.mark.parametrize("broken", [RemembersNoStep, RemembersNoTable])
+def test_a_steady_step_that_costs_more_is_seen(broken: type[SignatureSamplingParams]) -> None:
+    with pytest.raises(AssertionError):
+        check_a_twentieth_of_a_refill(broken)
 
 
 def test_row_1_7_new_tables_are_filled_once_and_hit_after_that() -> None:
