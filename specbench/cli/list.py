@@ -81,6 +81,7 @@ def _describe_toggle(toggle: Toggle) -> dict[str, Any]:
         "variant_summaries": {name: variant.summary for name, variant in toggle.variants.items()},
         "variant_exactness": {name: toggle.exactness_of(name).value for name in toggle.variants},
         "variant_requires": {name: list(variant.requires) for name, variant in toggle.variants.items()},
+        "variant_needs_speculation": {name: variant.needs_speculation for name, variant in toggle.variants.items()},
         "requires": list(toggle.requires),
         "conflicts": list(toggle.conflicts),
         "needs_recurrent_state": toggle.needs_recurrent_state,
@@ -148,6 +149,8 @@ def _requirements(row: Mapping[str, Any]) -> str:
         for setting in needed:
             variants.setdefault(setting, []).append(variant)
     found += [f"{setting} ({', '.join(names)})" for setting, names in variants.items()]
+    if speculating := [name for name, is_needed in row["variant_needs_speculation"].items() if is_needed]:
+        found.append(f"a drafter ({', '.join(speculating)})")
     if row["needs_recurrent_state"]:
         found.append("a model with recurrent state")
     return "; ".join(found) or "nothing"

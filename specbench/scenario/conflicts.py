@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from typing import Any
 
 from specbench.engine.optimizations.base import load_toggle
@@ -73,6 +74,14 @@ def _unknown(path: KeyPath, kind: str, name: str, known: Mapping[str, Any], extr
     names = [*extra, *sorted(known)]
     what = f"unknown {kind} {shorten(repr(name))}; allowed: {', '.join(names)}"
     return Issue(path, what, nearest_hint(name, names), UnknownNameError)
+
+
+def _unknown_variant(toggle: str, name: str, known: Mapping[str, Any]) -> Issue:
+    """Of one that says no more than on or off, the hint is what that means; another one's name may be close to it."""
+    issue = _unknown(("optimizations", toggle), f"variant of {toggle}", name, known)
+    declared = load_toggle(toggle)
+    hints = {ON: f"{declared.recommended} is the recommended variant", OFF: f"{declared.baseline} is the baseline"}
+    return replace(issue, hint=hints.get(name, issue.hint))
 
 
 def _names(scenario: Scenario) -> Iterator[Issue]:
@@ -240,7 +249,7 @@ def _optimizations(scenario: Scenario) -> Iterator[Issue]:
         if name not in OPTIMIZATIONS:
             yield _unknown(("optimizations", name), "toggle", name, OPTIMIZATIONS)
         elif variant not in (variants := load_toggle(name).variants):
-            yield _unknown(("optimizations", name), f"variant of {name}", variant, variants)
+            yield _unknown_variant(name, variant, variants)
     for index, name in enumerate(scenario.study or ()):
         if name not in OPTIMIZATIONS:
             yield _unknown(("study", index), "toggle", name, OPTIMIZATIONS)
@@ -267,10 +276,15 @@ def _toggle_pairs(chosen: Mapping[str, str]) -> Iterator[Issue]:
 
 
 def _variant_needs(chosen: Mapping[str, str], scenario: Scenario) -> Iterator[Issue]:
-    """Variants that mean nothing beside what the other toggles are, and why those are what they are."""
+    """Variants that mean nothing beside what the rest of the scenario is, and why that is what it is."""
     for name, variant in chosen.items():
         declared = load_toggle(name).variants.get(variant)
-        for needed in () if declared is None else declared.missing_from(chosen):
+        if declared is None:
+            continue
+        if declared.needs_speculation and scenario.drafter.name == "none":
+            what = f"{variant} means nothing without speculation, and the drafter is none here"
+            yield Issue(("optimizations", name), what, "drafter: ngram, or another variant")
+        for needed in declared.missing_from(chosen):
             other = needed.partition("=")[0]
             what = f"{variant} means nothing without {needed}, and {other} is {chosen.get(other, 'not there')} here"
             if other in chosen and other not in scenario.optimizations:

@@ -37,8 +37,8 @@ def test_without_a_kind_the_kinds_are_listed(cli: Cli) -> None:
 TOGGLES = list(OPTIMIZATIONS)
 DECLARED = {
     "variants", "baseline", "recommended", "production", "in_default_study", "exactness", "exactness_reason",
-    "step_preserving", "variant_summaries", "variant_exactness", "variant_requires", "requires", "conflicts",
-    "needs_recurrent_state", "source", "documentation",
+    "step_preserving", "variant_summaries", "variant_exactness", "variant_requires",
+    "variant_needs_speculation", "requires", "conflicts", "needs_recurrent_state", "source", "documentation",
 }  # fmt: skip
 
 
@@ -65,6 +65,7 @@ def test_toggles_have_all_that_they_declare(cli: Cli) -> None:
             assert row["variant_summaries"][name] == variant.summary
             assert row["variant_exactness"][name] == toggle.exactness_of(name).value
             assert row["variant_requires"][name] == list(variant.requires)
+            assert row["variant_needs_speculation"][name] == variant.needs_speculation
 
 
 @pytest.mark.parametrize("name", TOGGLES)
@@ -85,6 +86,8 @@ def test_every_toggle_is_explained(cli: Cli, name: str) -> None:
         assert setting in facts["requires"]
     for setting in toggle.conflicts:
         assert setting in facts["conflicts"]
+    speculating = [variant for variant, declared in toggle.variants.items() if declared.needs_speculation]
+    assert (f"a drafter ({', '.join(speculating)})" in facts["requires"]) == bool(speculating)
 
 
 @pytest.mark.parametrize("name", TOGGLES)
@@ -109,7 +112,8 @@ def test_the_known_defects_are_those_of_captures(cli: Cli) -> None:
 def test_what_captures_require_is_said_with_the_variants_that_do(cli: Cli) -> None:
     lines = section(cli, "capture_params")
     (line,) = (line for line in lines if line.startswith("  requires"))
-    assert line.split(None, 1)[1] == "graphs=captured (clear_after_capture, leak, clear_at_copy, clear_after_warmup)"
+    needs = "graphs=captured (clear_after_capture, leak, clear_at_copy, clear_after_warmup)"
+    assert line.split(None, 1)[1] == f"{needs}; a drafter (leak, clear_at_copy, clear_after_warmup)"
     (line,) = (line for line in section(cli, "overlap") if line.startswith("  production"))
     assert line.split(None, 1)[1] == "off (cpu), on (cuda, sim)"
 

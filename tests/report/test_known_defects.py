@@ -181,6 +181,9 @@ def test_the_engine_is_named_with_its_steps(toggles: dict[str, Any], words: str)
     if words.startswith("captured"):
         told = replace(run, subject={**run.subject, "captured_steps": {"sets": sets}})
         assert "overlap on, captured steps (batch 1, 2, 4), " in dict(run_facts(told))["engine"]
+        by_point = {"0": [1], "1": [1, 2, 4, 8], "2": [1, 2]}
+        told = replace(told, subject={**told.subject, "captured_batch_sizes": by_point})
+        assert "captured steps (batch 1, 2, 4, 8, over all points), " in dict(setup_facts(told))["engine"]
 
 
 def test_what_varies_is_no_fact_of_the_engine() -> None:

@@ -41,12 +41,14 @@ class Variant:
         where there is such a thing; returns the :class:`ChoicePoint`.
     :param exactness: where it differs from the toggle's.
     :param requires: ``toggle=variant`` settings without which this variant means nothing.
+    :param needs_speculation: it means nothing without a drafter, whatever the toggles.
     """
 
     summary: str
     builder: str
     exactness: Exactness | None = None
     requires: tuple[str, ...] = ()
+    needs_speculation: bool = False
 
     def missing_from(self, settings: Mapping[str, str]) -> list[str]:
         """What it requires and ``settings`` (toggle -> variant) do not have."""

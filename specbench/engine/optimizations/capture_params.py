@@ -28,12 +28,14 @@ TOGGLE = Toggle(
             "specbench.engine.capture_params:build_leak",
             Exactness.KNOWN_DEFECT,
             _CAPTURED,
+            needs_speculation=True,
         ),
         "clear_at_copy": Variant(
             "clear the flag in a copy when it is made: the step captured as sampled records the argmax",
             "specbench.engine.capture_params:build_clear_at_copy",
             Exactness.KNOWN_DEFECT,
             _CAPTURED,
+            needs_speculation=True,
         ),
         "clear_after_warmup": Variant(
             "clear the flag between the workspace round and the real one, which is handed the copies of the first: the"
@@ -41,6 +43,7 @@ TOGGLE = Toggle(
             "specbench.engine.capture_params:build_clear_after_warmup",
             Exactness.KNOWN_DEFECT,
             _CAPTURED,
+            needs_speculation=True,
         ),
     },
     baseline="clear_after_capture",
