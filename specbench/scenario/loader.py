@@ -184,9 +184,9 @@ def _name_from(path: Path) -> str:
 def _refuse_shadowed(changes: Sequence[Override], variant: Sequence[Override], name: str) -> None:
     for change in changes:
         for override in variant:
-            if change.meets(override) and change.value != override.value:
+            if (replaced := override.replacement_of(change)) is not None:
                 raise ScenarioError(
-                    f"has no effect: the variant {name!r} sets {dotted(override.path)} as well",
+                    f"has no effect: the variant {name!r} sets {dotted(replaced)} as well",
                     where=change.place,
                     hint="drop one of the two",
                 )

@@ -7,7 +7,7 @@ concurrency).
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, get_args, get_origin
 
@@ -33,8 +33,44 @@ class Override:
 
     def meets(self, other: Override) -> bool:
         """True where both set the same key, or one of them a section that holds the other's."""
-        length = min(len(self.path), len(other.path))
-        return self.path[:length] == other.path[:length]
+        return any(_overlap(mine, theirs) for mine, _ in self.leaves() for theirs, _ in other.leaves())
+
+    def leaves(self) -> Iterator[tuple[KeyPath, Any]]:
+        """The keys that it sets, each with its value: a mapping is merged into what is there, key by key."""
+        yield from _leaves(self.path, self.value)
+
+    def replacement_of(self, earlier: Override) -> KeyPath | None:
+        """The first key by which this one replaces something that ``earlier`` set to another value; None: by none."""
+        for mine, value in self.leaves():
+            shorthand = _shorthand_of(mine, value)
+            kept = [(*mine, key) for key in shorthand.kept] if shorthand else []
+            for theirs, before in earlier.leaves():
+                named = _shorthand_of(theirs, before)
+                key = (*theirs, named.shorthand or "") if named else theirs
+                if _overlap(mine, key) and value != before and key not in kept:
+                    return mine
+        return None
+
+
+def _leaves(path: KeyPath, value: Any) -> Iterator[tuple[KeyPath, Any]]:
+    if isinstance(value, dict) and value and path not in _WHOLE:
+        for key, below in value.items():
+            yield from _leaves((*path, key), below)
+    else:
+        yield path, value
+
+
+def _overlap(one: KeyPath, other: KeyPath) -> bool:
+    length = min(len(one), len(other))
+    return one[:length] == other[:length]
+
+
+def _shorthand_of(path: KeyPath, value: Any) -> type[Section] | None:
+    """The section that the text ``value`` stands for as a whole, if it is one."""
+    section = section_model(str(path[0])) if len(path) == 1 and isinstance(value, str) else None
+    if section is not None and issubclass(section, Section) and section.shorthand is not None:
+        return section
+    return None
 
 
 def parse_override(text: str, *, flag: str = "--set") -> Override:

@@ -33,6 +33,7 @@ from specbench.scenario.sizing import Calibration, plan_question, plan_sweep
 from specbench.scenario.sweep import SweepPoint, expand_sweep, refuse_void
 from specbench.scenario.units import parse_duration, parse_percent
 from specbench.scenario.variants import ON, variant_overrides
+from specbench.scenario.yaml12 import KeyPath
 
 __all__ = [
     "Calibration",
@@ -153,8 +154,9 @@ def read_settings(measure: Measure, overlaps: bool) -> AbSettings:
     segment_steps = SEGMENT_STEPS if measure.windows is None else measure.windows.steps
     quads = measure.quads_per_segment or 1
     if measure.windows is not None and quads * steps_per_quad > segment_steps:
+        taken = "1 quad of four periods takes" if quads == 1 else f"{quads} quads of four periods take"
         raise ScenarioError(
-            f"{quads} quads of four periods take {steps_per_quad} steps each, and a window has {segment_steps}",
+            f"{taken} {quads * steps_per_quad} steps, and a window has {segment_steps}",
             where="measure.windows.steps",
             hint=f"{quads * steps_per_quad} or more, or fewer measure.period_steps",
         )
@@ -251,14 +253,15 @@ def _refuse_all_shadowed(file: ScenarioFile, arms: Sequence[Sequence[Override]],
         replacing = [_first_replacing(change, overrides) for overrides in arms]
         if replacing and all(replacing):
             raise ScenarioError(
-                f"has no effect: {who} {dotted(replacing[0].path) if replacing[0] else ''} as well",
+                f"has no effect: {who} {dotted(replacing[0] or ())} as well",
                 where=change.place,
                 hint="drop it",
             )
 
 
-def _first_replacing(change: Override, overrides: Iterable[Override]) -> Override | None:
-    return next((other for other in overrides if change.meets(other) and change.value != other.value), None)
+def _first_replacing(change: Override, overrides: Iterable[Override]) -> KeyPath | None:
+    found = (other.replacement_of(change) for other in overrides)
+    return next((path for path in found if path is not None), None)
 
 
 def _arm(file: ScenarioFile, point: SweepPoint, changes: _Changes) -> Arm:

@@ -192,6 +192,8 @@ def test_a_change_that_only_one_arm_heeds_stands_and_one_that_none_does_is_refus
     with pytest.raises(ScenarioError, match=r"has no effect: every arm sets optimizations.sampling_params") as caught:
         ask_ab(path, ["optimizations.sampling_params=refill"], "sampling_params=signature", ["on"])
     assert caught.value.where == "--set optimizations.sampling_params"
+    merged = ask_ab(path, ["optimizations.input_prep=rebuild"], "sampling_params=refill", ["sampling_params=signature"])
+    assert {point.scenario["optimizations"]["input_prep"] for point in merged.points if point.scenario} == {"rebuild"}
 
 
 def test_a_comparison_at_every_point_of_the_sweep(path: Path) -> None:

@@ -13,6 +13,10 @@ from specbench import registry
 from specbench.engine.optimizations.base import Exactness, Toggle, Variant
 from specbench.errors import InputError, ScenarioError
 from specbench.scenario.loader import load_scenario
+from specbench.scenario.overrides import Override, parse_override
+from specbench.scenario.places import dotted
+from specbench.scenario.questions import ask_sweep
+from specbench.scenario.yaml12 import read_yaml
 
 Write = Callable[[str], Path]
 Refusal = Callable[..., InputError]
@@ -156,6 +160,26 @@ def test_toggles_are_held_to_their_declarations(refusal: Refusal, optimizations:
     assert what in error.what
 
 
+@pytest.mark.usefixtures("toggles")
+@pytest.mark.parametrize(
+    ("word", "hint"),
+    [
+        ("on", "fast is the recommended variant"),
+        ("off", "slow is the baseline"),
+        ("fats", "did you mean 'fast'?"),
+        ("nothing like it", None),
+    ],
+)
+def test_an_unknown_variant_hints_at_what_is_meant(refusal: Refusal, word: str, hint: str | None) -> None:
+    error = refusal(f"optimizations: {{alpha: {word}, beta: slow, gamma: slow}}")
+    assert error.what == f"unknown variant of alpha '{word}'; allowed: fast, odd, slow"
+    assert error.hint == hint
+
+
+def test_off_of_graphs_is_no_hint_for_on(refusal: Refusal) -> None:
+    assert refusal("optimizations: {graphs: on}").hint == "captured is the recommended variant"
+
+
 def test_an_unknown_toggle_of_the_study_is_refused(refusal: Refusal) -> None:
     error = refusal("study: [sampling_parms]")
     assert error.hint == "did you mean 'sampling_params'?"
@@ -174,3 +198,51 @@ def test_a_variant_that_undoes_an_override_is_refused(write: Write) -> None:
     assert caught.value.what == "has no effect: the variant 'plain' sets drafter as well"
     assert load_scenario(path, ["drafter.draft_len=3"], "plain", allow_shadowed=True).drafter.name == "none"
     assert load_scenario(path, ["workload.osl=3"], "plain").workload.osl == 3
+
+
+@pytest.mark.usefixtures("toggles")
+def test_an_override_and_a_variant_of_other_toggles_are_merged(write: Write) -> None:
+    path = write("optimizations: {beta: slow, gamma: slow}\nvariants: {quick: {optimizations: {alpha: fast}}}\n")
+    merged = load_scenario(path, ["optimizations.gamma=fast"], "quick").optimizations
+    assert merged == {"alpha": "fast", "beta": "slow", "gamma": "fast"}
+    assert load_scenario(path, ["optimizations.alpha=fast"], "quick").optimizations["alpha"] == "fast"
+    with pytest.raises(ScenarioError) as caught:
+        load_scenario(path, ["optimizations.alpha=slow"], "quick")
+    assert caught.value.where == "--set optimizations.alpha"
+    assert caught.value.what == "has no effect: the variant 'quick' sets optimizations.alpha as well"
+    assert (
+        load_scenario(path, ["optimizations.alpha=slow"], "quick", allow_shadowed=True).optimizations["alpha"] == "fast"
+    )
+
+
+@pytest.mark.parametrize(
+    ("change", "variant", "key"),
+    [
+        ("drafter.max_ngram=2", "drafter: {draft_len: 2}", None),
+        ("drafter={max_ngram: 2, draft_len: 2}", "drafter: {draft_len: 2}", None),
+        ("drafter={max_ngram: 2, draft_len: 3}", "drafter: {draft_len: 2}", "drafter.draft_len"),
+        ("drafter=ngram", "drafter: {draft_len: 2}", None),
+        ("drafter=ngram", "drafter: {name: none, draft_len: null}", "drafter.name"),
+        ("drafter.max_ngram=2", "drafter: ngram", "drafter"),
+        ("workload.concurrency=4", "workload: random_tokens", None),
+        ("workload.concurrency=4", "workload: {concurrency: 2}", "workload.concurrency"),
+        ("workload.turns=2", "workload: random_tokens", "workload"),
+        ("drafter.runtime_draft_len={2: 1}", "drafter: {runtime_draft_len: {4: 1}}", "drafter.runtime_draft_len"),
+    ],
+)
+def test_a_change_is_refused_where_a_variant_replaces_it_and_nowhere_else(change: str, variant: str, key: str) -> None:
+    override = parse_override(change)
+    changes = [Override((name,), value, "v") for name, value in read_yaml(variant).data.items()]
+    found = [path for each in changes if (path := each.replacement_of(override)) is not None]
+    assert [dotted(path) for path in found] == ([key] if key else [])
+
+
+@pytest.mark.usefixtures("toggles")
+def test_a_variant_of_one_toggle_beside_a_sweep_of_another(write: Write) -> None:
+    path = write("variants: {quick: {optimizations: {alpha: fast}}}\noptimizations: {beta: slow, gamma: slow}\n")
+    question = ask_sweep(path, ["sweep.grid.optimizations.gamma=slow,fast"], "quick")
+    assert [point.coordinates for point in question.points] == [
+        {"optimizations.gamma": "slow"}, {"optimizations.gamma": "fast"},
+    ]  # fmt: skip
+    with pytest.raises(ScenarioError, match=r"which the sweep varies"):
+        ask_sweep(path, ["sweep.grid.optimizations.alpha=slow,fast"], "quick")
