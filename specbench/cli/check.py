@@ -14,6 +14,7 @@ from specbench.engine.optimizations.defects import known_defects
 from specbench.errors import ModelNotFoundError, ScenarioError
 from specbench.registry import PRESETS
 from specbench.report.defects import describe_defect
+from specbench.report.words import draft_len_words
 from specbench.scenario.estimate import count_requests
 from specbench.scenario.loader import ScenarioFile, open_scenario
 from specbench.scenario.machine import available_memory_bytes
@@ -116,6 +117,7 @@ def summarize(resolved: ResolvedScenario, plan: RunPlan, variants: list[str]) ->
         "tokens_per_block": engine.tokens_per_block,
         "kv_bytes_per_token": block // engine.tokens_per_block,
         "draft_len": engine.drafter.max_draft_len,
+        "runtime_draft_len": dict(engine.drafter.runtime_draft_len) or None,
         "concurrency": scenario.workload.concurrency,
         "trials": len(plan.trials),
         "warmup_requests": plan.warmup_requests,
@@ -132,6 +134,7 @@ def describe(summary: dict[str, Any]) -> list[tuple[str, str]]:
     requests, tokens = summary["requests_per_trial"], summary["max_output_tokens_per_trial"]
     work = "requests: known once the data is here" if requests is None else f"{requests} requests"
     most = "" if tokens is None else f", {tokens} output tokens at most"
+    draft_len = draft_len_words(summary["draft_len"], summary["runtime_draft_len"]) or "K = 0"
     lines = [
         (
             "model",
@@ -142,7 +145,7 @@ def describe(summary: dict[str, Any]) -> list[tuple[str, str]]:
         (
             "plan",
             f"{summary['trials']} trial(s), each {work} at concurrency {summary['concurrency']}, "
-            f"K = {summary['draft_len']}{most}; {summary['warmup_requests']} requests before, to warm up",
+            f"{draft_len}{most}; {summary['warmup_requests']} requests before, to warm up",
         ),
     ]
     if summary["device"] == SIM:

@@ -8,7 +8,7 @@ import specbench
 from specbench.errors import ResultsError
 from specbench.measure.ab_gates import worst_gates
 from specbench.measure.ab_points import compute_points
-from specbench.measure.analysis import RunContext, strongest_label, total_warmup
+from specbench.measure.analysis import RunContext, joint_subject, strongest_label, total_warmup
 from specbench.measure.comparing import INTERRUPTED, compare_studies, make_studies
 from specbench.measure.findings import Study
 from specbench.measure.gates import FAIL, PASS, WARN
@@ -45,7 +45,7 @@ def analyze_ab(
         gates=[_gate_completeness(trials, studies, status), *worst_gates(comparisons)],
         comparisons=comparisons,
         pooled=pooled,
-        subject=(counted or trials)[0].subject,
+        subject=joint_subject(counted or trials),
         warmup=total_warmup(trials),
         command=context.command,
         plan_hash=context.plan_hash,

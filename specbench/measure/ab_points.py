@@ -10,6 +10,7 @@ import numpy as np
 from specbench.measure import telemetry
 from specbench.measure.analysis import (
     acceptance_figures,
+    by_batch_size,
     common_hash,
     compute_point,
     coordinates_of,
@@ -94,6 +95,7 @@ def _planned(point: PlanPoint) -> dict[str, Any]:
         "point": point.index,
         "variant": point.variant,
         **{name: point.axes[name] for name in known if name in point.axes},
+        **by_batch_size(point.axes),
     }
 
 

@@ -61,7 +61,7 @@ def analyze_run(trials: Sequence[TrialRecord], requests: Sequence[RequestRecord]
         environment=context.environment,
         points=[compute_point(group, used) for group in by_point.values()],
         gates=gates,
-        subject=counted[0].subject,
+        subject=joint_subject(counted),
         warmup=total_warmup(counted),
         command=context.command,
         plan_hash=context.plan_hash,
@@ -78,6 +78,20 @@ def select_trials(trials: Sequence[TrialRecord]) -> list[TrialRecord]:
         if held is None or held.status not in COMPLETE:
             chosen[trial.trial] = trial
     return [chosen[number] for number in sorted(chosen)]
+
+
+def joint_subject(trials: Sequence[TrialRecord]) -> dict[str, Any]:
+    """What a report says of the engine: the first trial's, and where points have engines of their own that captured
+    other batch sizes, those of each point under ``captured_batch_sizes`` (index of the point -> sizes).
+    """
+    by_point: dict[int, set[int]] = {}
+    for trial in trials:
+        sets = (trial.subject.get("captured_steps") or {}).get("sets") or {}
+        by_point.setdefault(trial.point, set()).update(size for found in sets.values() for size in found["batch_sizes"])
+    sizes = {str(point): sorted(found) for point, found in sorted(by_point.items()) if found}
+    if len({tuple(found) for found in sizes.values()}) < 2:
+        return trials[0].subject
+    return {**trials[0].subject, "captured_batch_sizes": sizes}
 
 
 def strongest_label(trials: Sequence[TrialRecord]) -> str:
@@ -154,7 +168,13 @@ def coordinates_of(trial: TrialRecord) -> dict[str, Any]:
     """What a :class:`Point` says of its place, from the axes of a trial."""
     axes: Mapping[str, Any] = trial.axes
     names = ("model", "drafter", "acceptance", "workload", "concurrency", "draft_len", "isl", "osl")
-    return {"point": trial.point, "variant": trial.variant, **{name: axes.get(name) for name in names}}
+    found = {name: axes.get(name) for name in names}
+    return {"point": trial.point, "variant": trial.variant, **found, **by_batch_size(axes)}
+
+
+def by_batch_size(axes: Mapping[str, Any]) -> dict[str, Any]:
+    """What a :class:`Point` says of a K that follows the batch."""
+    return {"runtime_draft_len": axes.get("runtime_draft_len") or {}}
 
 
 def _step_figures(trials: Sequence[TrialRecord]) -> dict[str, Any]:

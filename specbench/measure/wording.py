@@ -86,15 +86,19 @@ def say_where_it_comes_from(comparison: Comparison) -> list[str]:
     return [line]
 
 
-def _excludes_zero(effect: Effect | None) -> bool:
+def _excludes_zero(effect: Effect | Comparison | None) -> bool:
     if effect is None or effect.ci_low_pct is None or effect.ci_high_pct is None:
         return False
     return effect.ci_low_pct > 0 or effect.ci_high_pct < 0
 
 
 def say_hidden_work(comparison: Comparison) -> list[str]:
-    """Host ranges that moved while throughput did not, and whether the device waits for them."""
-    if comparison.verdict in DIFFERENT:
+    """Host ranges that moved while throughput did not, and whether the device waits for them.
+
+    Of a comparison whose own interval has no 0 in it, something moved, whatever the verdict lets be said of it.
+    """
+    negligible = comparison.verdict.endswith("NEGLIGIBLE")
+    if comparison.verdict in DIFFERENT or (_excludes_zero(comparison) and not negligible):
         return []
     moved = [(name, effect) for name, effect in comparison.ranges.items() if _is_moved(name, effect)]
     moved.sort(key=lambda item: -abs(_change_us(item[1])))

@@ -42,6 +42,8 @@ class Point:
     :param error: why it could not be measured (status ``failed``).
     :param trial_tokens_per_s: output throughput of each trial; empty where a trial is not of this point alone.
     :param counters: what its variants counted in the steps of this point.
+    :param runtime_draft_len: K by the step's batch, largest batch size -> K; empty: ``draft_len`` in every step, which
+        is the largest of them else.
     """
 
     point: int
@@ -89,6 +91,7 @@ class Point:
     error: str | None = None
     trial_tokens_per_s: list[float] = field(default_factory=list)
     counters: ToggleCounts = field(default_factory=dict)
+    runtime_draft_len: dict[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

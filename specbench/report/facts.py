@@ -8,7 +8,7 @@ from pathlib import PurePath
 from typing import Any
 
 from specbench.records import Analysis, Difference, Point
-from specbench.report.words import plural, setting_words
+from specbench.report.words import draft_len_words, plural, setting_words
 
 CHECKOUT = "process.worktree"
 Pairs = tuple[tuple[str, str], ...]
@@ -17,10 +17,10 @@ Pairs = tuple[tuple[str, str], ...]
 def run_facts(analysis: Analysis) -> Pairs:
     """The set-up of a run, as its first point saw it."""
     point = analysis.points[0]
-    draft = f", K = {point.draft_len}" if point.draft_len else ""
+    draft = draft_len_words(point.draft_len, point.runtime_draft_len)
     facts = [
         ("model", _model(point.model, analysis.subject)),
-        ("drafter", f"{point.drafter}{draft}, {point.acceptance} acceptance"),
+        ("drafter", _join(point.drafter, draft, f"{point.acceptance} acceptance")),
         ("workload", _join(point.workload, _lengths(point), f"concurrency {point.concurrency}")),
         ("engine", _engine(analysis.subject)),
         ("variant", point.variant),
@@ -108,10 +108,15 @@ def _drafter(scenario: Mapping[str, Any], varied: frozenset[str]) -> str:
     drafter, acceptance = scenario.get("drafter") or {}, scenario.get("acceptance") or {}
     if not isinstance(drafter, dict) or _varies("drafter.name", varied):
         return ""
-    draft_len = drafter.get("draft_len")
-    shown_len = f"K = {draft_len}" if draft_len and not _varies("drafter.draft_len", varied) else ""
+    is_varied = _varies("drafter.draft_len", varied) or _varies("drafter.runtime_draft_len", varied)
+    shown_len = "" if is_varied else draft_len_words(drafter.get("draft_len"), _runtime_draft_len(scenario))
     mode = acceptance.get("mode") if isinstance(acceptance, dict) and not _varies("acceptance", varied) else None
     return _join(drafter.get("name"), shown_len, f"{mode} acceptance" if mode else "")
+
+
+def _runtime_draft_len(scenario: Mapping[str, Any]) -> Mapping[Any, int] | None:
+    drafter = scenario.get("drafter")
+    return drafter.get("runtime_draft_len") if isinstance(drafter, dict) else None
 
 
 def _workload(workload: Any, varied: frozenset[str]) -> str:
@@ -158,15 +163,20 @@ def _engine(subject: Mapping[str, Any], varied: frozenset[str] = frozenset()) ->
 
 
 def _graphs(subject: Mapping[str, Any]) -> str | None:
-    """``captured steps`` where decode steps are captured and replayed, and for which batch sizes."""
+    """``captured steps`` where decode steps are captured and replayed, and for which batch sizes: an engine captures
+    those that its points may have, and several engines together those of all of them.
+    """
     toggle = (subject.get("toggles") or {}).get("graphs")
     if toggle is None:
         return None
     if toggle["variant"] != "captured":
         return "eager steps"
+    by_point = subject.get("captured_batch_sizes") or {}
     sets = ((subject.get("captured_steps") or {}).get("sets") or {}).values()
-    sizes = sorted({size for captured in sets for size in captured["batch_sizes"]})
-    return f"captured steps (batch {', '.join(map(str, sizes))})" if sizes else "captured steps"
+    groups = by_point.values() if by_point else (captured["batch_sizes"] for captured in sets)
+    sizes = sorted({size for group in groups for size in group})
+    whose = ", over all points" if by_point else ""
+    return f"captured steps (batch {', '.join(map(str, sizes))}{whose})" if sizes else "captured steps"
 
 
 def _overlap(subject: Mapping[str, Any]) -> str | None:

@@ -8,7 +8,7 @@ from typing import Any
 from specbench.records import FAILED, Analysis, Point
 from specbench.report.layout import NUM_SHOWN_SECTIONS, Block, Cell, Quantity, Section, Span, Table
 from specbench.report.point_tables import point_tables
-from specbench.report.words import plural, point_words, short_keys, value_words
+from specbench.report.words import by_batch_words, plural, point_words, short_keys, value_words
 
 _COLUMNS = ("tok/s", "per user", "accept.", "TTFT p50", "TPOT p50", "step", "device", "exposed")
 
@@ -51,7 +51,8 @@ def _overlap(best: Point, other: Point) -> bool:
 
 def point_coordinates(point: Point, points: Sequence[Point]) -> dict[str, Any]:
     """What tells this point from the others: its axes, and the variant where that differs."""
-    axes = dict(point.axes) or {"concurrency": point.concurrency, "draft_len": point.draft_len}
+    draft_len = by_batch_words(point.runtime_draft_len) or point.draft_len
+    axes = dict(point.axes) or {"concurrency": point.concurrency, "draft_len": draft_len}
     if "variant" not in axes and len({other.variant for other in points}) > 1:
         return {"variant": point.variant, **axes}
     return axes

@@ -95,6 +95,21 @@ def setting_words(value: Any) -> str:
     return f"{value:,}" if is_number else value_words(value)
 
 
+def draft_len_words(draft_len: Any, by_batch_size: Mapping[Any, int] | None) -> str:
+    """``K = 4``; where K follows the batch, ``K = 4 up to batch 2, 1 up to batch 8``; empty for none.
+
+    :param by_batch_size: ``drafter.runtime_draft_len``, largest batch size -> K.
+    """
+    shown = by_batch_words(by_batch_size or {}) or draft_len
+    return f"K = {shown}" if shown else ""
+
+
+def by_batch_words(by_batch_size: Mapping[Any, int]) -> str:
+    """``4 up to batch 2, 1 up to batch 8``: K by the largest batch size that has it."""
+    sizes = sorted((int(size), draft_len) for size, draft_len in by_batch_size.items())
+    return ", ".join(f"{draft_len} up to batch {size}" for size, draft_len in sizes)
+
+
 def short_keys(keys: Iterable[str]) -> dict[str, str]:
     """Full keys with the shortest ends that still tell them apart: ``workload.concurrency`` -> ``concurrency``."""
     names = list(dict.fromkeys(keys))

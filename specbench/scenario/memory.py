@@ -95,7 +95,10 @@ def _what_to_lower(need: MemoryNeed, engine: EngineConfig, available_bytes: int)
     room = available_bytes - need.weights_bytes - need.activations_bytes
     fitting = room // request
     if fitting >= batch:
-        return f"set engine.kv_cache to {(room - need.logits_bytes - need.state_bytes) // 2**20}MiB or less"
+        cache = room - need.logits_bytes - need.state_bytes
+        if cache < 2**20:
+            return f"set engine.num_blocks to {cache // (need.kv_cache_bytes // engine.num_blocks)} or less"
+        return f"set engine.kv_cache to {cache // 2**20}MiB or less"
     if fitting >= 1:
         return (
             f"lower workload.concurrency and engine.max_batch_size ({batch}) to {fitting} or less, "

@@ -66,10 +66,11 @@ def require_recorded(scenario: Scenario) -> None:
 
 def name_axes(scenario: Scenario) -> dict[str, Any]:
     """A point's coordinates, as records carry them."""
-    workload = scenario.workload
+    workload, table = scenario.workload, scenario.drafter.runtime_draft_len
     return {
         "concurrency": workload.concurrency,
         "draft_len": scenario.drafter.draft_len,
+        **({"runtime_draft_len": {str(size): k for size, k in sorted(table.items())}} if table else {}),
         "isl": to_plain(workload.isl),
         "osl": to_plain(workload.osl),
     }

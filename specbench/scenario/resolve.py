@@ -19,7 +19,7 @@ from specbench.scenario.machine import available_memory_bytes, settle_device
 from specbench.scenario.memory import MemoryNeed, block_bytes, memory_need, require_memory
 from specbench.scenario.places import Issue, raise_issues
 from specbench.scenario.schema import Acceptance, Drafter, Engine, Measure, Scenario, Section, Windows, Workload
-from specbench.scenario.units import format_bytes, parse_size
+from specbench.scenario.units import parse_size
 from specbench.scenario.windows import most_output_tokens, needed_seq_len
 from specbench.scenario.yaml12 import dump_yaml, to_plain
 from specbench.workloads.base import WorkloadSettings
@@ -294,7 +294,8 @@ def _write_num_blocks(scenario: Scenario, model: ModelConfig) -> Scenario:
     if blocks < per_sequence:
         what = f"room for {blocks} of the {per_sequence} KV blocks that one request of max_seq_len"
         what += f" {engine.max_seq_len} takes"
-        hint = f"{format_bytes(per_sequence * size)} or more, or a lower engine.max_seq_len"
+        enough = str(per_sequence) if key == "num_blocks" else f"{-(-per_sequence * size // 2**20)}MiB"
+        hint = f"{enough} or more, or a lower engine.max_seq_len"
         raise_issues([_issue(f"engine.{key}", what, hint)], scenario.places, str(scenario.places.root))
     complete: Scenario = scenario.model_copy(update={"engine": _changed(engine, num_blocks=blocks, kv_cache=None)})
     return complete.with_places(scenario.places)

@@ -56,6 +56,13 @@ def test_the_summary_says_what_it_would_take(cli: Cli) -> None:
     assert lines["plan"].startswith("1 trial(s), each 24 requests at concurrency 4, K = 4, 2304 output tokens at most")
 
 
+def test_k_by_batch_size_is_written_out(cli: Cli) -> None:
+    by_batch = ["--set", "drafter.draft_len=null", "--set", "drafter.runtime_draft_len={2: 4, 8: 1}"]
+    assert "at concurrency 4, K = 4 up to batch 2, 1 up to batch 8, " in cli("check", QUICKSTART, *by_batch).stdout
+    summary = json.loads(cli("check", QUICKSTART, "--json", *by_batch).stdout)["summary"]
+    assert (summary["draft_len"], summary["runtime_draft_len"]) == (4, {"2": 4, "8": 1})
+
+
 def test_points_of_the_sweep_are_checked_and_counted(cli: Cli) -> None:
     sweep = ["--set", "sweep.concurrency=1,2", "--set", "sweep.draft_len=0,2,4"]
     assert "# sweep: 6 points, each is right as well" in cli("check", QUICKSTART, *sweep).stdout

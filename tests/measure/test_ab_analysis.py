@@ -25,8 +25,9 @@ from specbench.errors import InputError, ResultsError
 from specbench.measure.ab_analysis import analyze_ab
 from specbench.measure.analysis import RunContext
 from specbench.measure.results_folder import ResultsFolder
+from specbench.measure.so_far import describe_so_far
 from specbench.measure.sweep_analysis import analyze_sweep
-from specbench.records import Analysis, Gate, StepTable, TrialRecord
+from specbench.records import Analysis, Gate, LookRecord, StepTable, TrialRecord
 from specbench.scenario.enumeration import enumerate_sweep
 from specbench.scenario.plan import RUNS, RunPlan, Trial
 
@@ -207,6 +208,36 @@ def test_a_failed_point_is_recorded_and_the_rest_stands() -> None:
     alone = analyze_sweep(plan, [failed], [], RunContext())
     assert gate(alone, "points").status == "fail"
     assert alone.status == "interrupted"
+
+
+def test_batch_sizes_that_each_point_has_captured_are_kept_by_point() -> None:
+    plan, trials = sweep(points=3)
+
+    def told(sizes: list[list[int]]) -> Analysis:
+        """Each engine captured once under a variant of ``capture_params``, and again under another."""
+        sets = [{"real_params": {"batch_sizes": found}, "leak": {"batch_sizes": found[:1]}} for found in sizes]
+        by_point = [{**trials[0].subject, "captured_steps": {"sets": found}} for found in sets]
+        return analyze_sweep(plan, [replace(t, subject=by_point[t.point]) for t in trials], [], RunContext())
+
+    assert told([[1], [1, 2], [1, 2, 4]]).subject["captured_batch_sizes"] == {"0": [1], "1": [1, 2], "2": [1, 2, 4]}
+    assert "captured_steps" in told([[1], [1, 2], [1, 2, 4]]).subject
+    assert "captured_batch_sizes" not in told([[1, 2]] * 3).subject
+    assert "captured_batch_sizes" not in analyze_sweep(plan, trials, [], RunContext()).subject
+
+
+@pytest.mark.parametrize("exactness", ["bit-identical", "known-defect"])
+def test_progress_calls_a_known_defect_neither_faster_nor_slower(exactness: str) -> None:
+    plan = make_plan(exactness=exactness)
+    trials = measure_trials(plan)
+
+    def said(verdict: str) -> str | None:
+        look = LookRecord(0, 1, 20, False, verdict, 0.1, 0.05, 0.15, True)
+        return describe_so_far(plan, 0, trials, [look]).verdict
+
+    for verdict in ("FASTER", "SLOWER", "EQUIVALENT"):
+        assert said(verdict) == ("KNOWN DEFECT" if exactness == "known-defect" else verdict)
+    assert said("INCONCLUSIVE") == "INCONCLUSIVE"  # it is not settled yet
+    assert describe_so_far(plan, 0, trials, []).verdict is None
 
 
 def test_a_drift_between_rounds_warns() -> None:

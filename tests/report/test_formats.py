@@ -11,7 +11,7 @@ from dataclasses import replace
 from itertools import pairwise
 
 import pytest
-from comparison_sample import COMPARED, FASTER, SWEEP
+from comparison_sample import AB, COMPARED, FASTER, SWEEP
 from rich.console import Console
 from sample import ANALYSIS, BARE, INVALID, POINT
 
@@ -19,15 +19,18 @@ from specbench import encoding
 from specbench.records import Analysis, Gate
 from specbench.registry import FORMATS
 from specbench.report.console import fit, print_report
+from specbench.report.facts import setup_facts
 from specbench.report.formats import csv as csv_format
 from specbench.report.formats import json as json_format
 from specbench.report.formats import markdown
 from specbench.report.layout import Quantity, Span, Table
 from specbench.report.report import build_report
+from specbench.report.sweep import wide_table
 
 Golden = Callable[[str, str], None]
 RUNS = {"run": ANALYSIS, "invalid": INVALID, "bare": BARE}
 SAMPLES = {**RUNS, **COMPARED}
+BY_BATCH = replace(POINT, runtime_draft_len={"2": 4, "8": 1})
 
 
 def on_console(analysis: Analysis, width: int) -> str:
@@ -111,6 +114,52 @@ def test_csv_has_one_row_a_comparison_after_the_points() -> None:
     assert json.loads(rows[3]["differences"]) == {"drafter.name": ["none", "ngram"], "drafter.draft_len": [0, 4]}
     parts = [float(rows[1][f"{name}_log_points"] or 0) for name in csv_format.PARTS]
     assert sum(parts) == pytest.approx(sum(FASTER.decomposition.values()))
+
+
+@pytest.mark.parametrize("name", [*RUNS, "sweep", "ab", "ab-mixed", "ab-invalid"])
+def test_csv_says_of_every_row_whether_it_is_valid(name: str) -> None:
+    analysis = SAMPLES[name]
+    for row in csv.DictReader(io.StringIO(csv_format.render(analysis))):
+        if row["row"] == "comparison":
+            assert (row["validity"] == "INVALID") == (row["verdict"] == "INVALID")
+        else:
+            assert row["validity"] == ("valid" if analysis.is_valid else "INVALID")
+
+
+def test_csv_of_arms_condemns_those_of_invalid_comparisons_and_all_where_the_whole_failed() -> None:
+    first, second = AB.comparisons[0], COMPARED["ab-invalid"].comparisons[0]
+    points = [replace(POINT, point=index) for index in range(4)]
+    failed = [Gate(second.gates[0].name, "fail", "of the second comparison")]
+    both = replace(
+        AB, points=points, gates=failed,
+        comparisons=[
+            replace(first, baseline_index=0, candidate_index=1, gates=second.gates),
+            replace(second, baseline_index=2, candidate_index=3),
+        ],
+    )  # fmt: skip
+
+    def validity(analysis: Analysis) -> list[str]:
+        return [row["validity"] for row in csv.DictReader(io.StringIO(csv_format.render(analysis)))]
+
+    assert validity(both) == ["valid", "valid", "INVALID", "INVALID", "valid", "INVALID"]
+    whole = replace(both, gates=[Gate("complete", "fail", "nothing counts")])
+    assert validity(whole)[:4] == ["INVALID"] * 4
+
+
+def test_csv_has_k_by_batch_size() -> None:
+    rows = csv.DictReader(io.StringIO(csv_format.render(replace(ANALYSIS, points=[BY_BATCH, POINT]))))
+    assert [row["runtime_draft_len"] for row in rows] == ['{"2": 4, "8": 1}', ""]
+
+
+def test_k_by_batch_size_is_written_out_and_not_its_largest() -> None:
+    words = "4 up to batch 2, 1 up to batch 8"
+    run = replace(ANALYSIS, points=[BY_BATCH])
+    assert f"ngram, K = {words}, strict" in markdown.render(run).replace("\\", "")
+    two = wide_table([BY_BATCH, replace(POINT, point=1)])
+    assert [row[:2] for row in two.rows] == [(Quantity(4, decimals=0), words), (Quantity(4, decimals=0),) * 2]
+    drafter = {"name": "ngram", "draft_len": 4, "runtime_draft_len": {8: 1, 2: 4}}
+    told = replace(AB, scenario={**AB.scenario, "drafter": drafter})
+    assert dict(setup_facts(told))["drafter"] == f"ngram, K = {words}, strict acceptance"
 
 
 def test_csv_keeps_the_coordinates_of_a_sweep() -> None:

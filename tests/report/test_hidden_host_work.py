@@ -64,6 +64,27 @@ def test_row_1_10_a_report_that_says_nothing_of_it_is_seen(broken: Any, monkeypa
         check_hidden_work_is_said()
 
 
+@pytest.mark.parametrize(
+    ("verdict", "interval", "is_said"),
+    [
+        ("INVALID", (-0.11, 0.15), True),
+        ("INVALID", (1.2, 1.9), False),
+        ("INVALID", (-1.9, -1.2), False),
+        ("INCONCLUSIVE", (0.1, 1.9), False),
+        ("INCONCLUSIVE", (None, None), True),
+        ("FASTER BUT NEGLIGIBLE", (0.1, 0.2), True),
+    ],
+)
+def test_row_1_10_throughput_whose_interval_has_no_zero_is_not_called_unmoved(
+    verdict: str, interval: tuple[float | None, float | None], is_said: bool
+) -> None:
+    low, high = interval
+    found = replace(equivalent(0.95, 0.02), verdict=verdict, ci_low_pct=low, ci_high_pct=high)
+    lines = wording.say_hidden_work(found)
+    assert bool(lines) == is_said
+    assert any("did not clearly move" in line for line in lines) == (is_said and "NEGLIGIBLE" not in verdict)
+
+
 def test_row_1_10_exposure_is_judged_and_not_only_the_total(monkeypatch: pytest.MonkeyPatch) -> None:
     exposed = equivalent(host_total_ms=0.95, host_exposed_ms=0.94)
     for text in texts(exposed):

@@ -154,21 +154,25 @@ def test_several_results_share_a_page() -> None:
     assert "second <b>" in "".join(page.words)
 
 
-def test_fifty_comparisons_render_within_a_second_imports_included() -> None:
+def test_comparisons_cost_alike_and_nothing_heavy_is_imported() -> None:
     code = """
-        import json, sys, time
-        sys.path.insert(0, "tests/report")
+        import json, sys
+        sys.path[:0] = ["tests/report", "tests/measure"]
         from dataclasses import replace
+        from call_counts import count_calls
         from comparison_sample import AB, FASTER, POOLED, make_units
         from specbench.report import reading  # what every command needs to read a result
         many = [
             replace(FASTER, index=i, point={"workload.concurrency": i + 1}, units=make_units(1, 0.5, 64, i))
             for i in range(50)
         ]
-        begin = time.process_time()
         from specbench.report.formats import html
-        text = html.render(replace(AB, comparisons=many, pooled=[POOLED]))
-        print(json.dumps({"seconds": time.process_time() - begin, "drawings": text.count("<svg"),
+        texts = []
+        def render(count):
+            texts.append(html.render(replace(AB, comparisons=many[:count], pooled=[POOLED])))
+        render(1)
+        calls = [count_calls(lambda: render(count)) for count in (10, 30, 50)]
+        print(json.dumps({"calls": calls, "drawings": texts[-1].count("<svg"),
                           "heavy": [m for m in ("torch", "numpy", "pandas", "scipy", "rich") if m in sys.modules]}))
     """
     done = subprocess.run(
@@ -177,4 +181,6 @@ def test_fifty_comparisons_render_within_a_second_imports_included() -> None:
     found = json.loads(done.stdout)
     assert found["drawings"] == 2 * (1 + 2 * 50)
     assert found["heavy"] == []
-    assert found["seconds"] < 1.0
+    few, more, most = found["calls"]
+    assert most - more < 1.1 * (more - few)  # the last twenty cost what the twenty before them did
+    assert most < 50 * 20_000

@@ -65,6 +65,17 @@ def test_the_hint_names_what_would_help(changes: dict[str, object], model: objec
     assert caught.value.hint.startswith(hint)
 
 
+def test_a_cache_of_less_than_a_mebibyte_is_hinted_at_in_blocks() -> None:
+    engine = replace(ENGINE, max_batch_size=1, max_seq_len=15, num_blocks=4)
+    model = replace(MODEL, num_layers=1)
+    need = memory_need(engine, model)
+    block = need.kv_cache_bytes // 4
+    with pytest.raises(CapacityError) as caught:
+        require_memory(need, engine, need.total_bytes - block)
+    assert caught.value.hint == "set engine.num_blocks to 3 or less"
+    require_memory(memory_need(replace(engine, num_blocks=3), model), engine, need.total_bytes - block)
+
+
 def test_memory_of_this_machine_is_known_and_below_its_total() -> None:
     import psutil
 
@@ -75,12 +86,16 @@ def test_memory_of_this_machine_is_known_and_below_its_total() -> None:
 
 def test_a_container_limit_counts(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(machine, "_CGROUP", tmp_path)
+    (tmp_path / "meminfo").write_text("MemTotal: 4096 kB\nMemAvailable: 2048 kB\n")
+    monkeypatch.setattr(machine, "_MEMINFO", tmp_path / "meminfo")
     (tmp_path / "memory.max").write_text("1000000\n")
     (tmp_path / "memory.current").write_text("600000\n")
     (tmp_path / "memory.stat").write_text("anon 400000\ninactive_file 150000\n")
     assert machine.available_memory_bytes("cpu") == 550_000
     (tmp_path / "memory.max").write_text("max\n")
-    assert machine.available_memory_bytes("cpu") == machine._free_host_bytes()
+    assert machine.available_memory_bytes("cpu") == 2048 * 1024
+    (tmp_path / "memory.max").write_text("9000000\n")
+    assert machine.available_memory_bytes("cpu") == 2048 * 1024  # whichever is less
 
 
 def test_without_meminfo_psutil_is_asked(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -16,12 +16,13 @@ from specbench.scenario.applicable import applicable_toggles, default_study
 from specbench.scenario.conflicts import complete_optimizations
 from specbench.scenario.loader import load_scenario
 from specbench.scenario.plan import TOGGLES
-from specbench.scenario.questions import ask_ab
+from specbench.scenario.questions import ask_ab, ask_sweep
 from specbench.scenario.variants import variant_overrides
 
 Write = Callable[[str], Path]
 Refusal = Callable[..., InputError]
 TEXT = "model: tiny\nworkload: {kind: random_tokens, num_requests: 2, isl: 4, osl: 4}\n"
+SPECULATING = f"{TEXT}drafter: {{name: ngram, draft_len: 2}}\n"
 OUTSIDE = ("overlap", "graphs", "capture_params")
 DEFECTS = ("leak", "clear_at_copy", "clear_after_warmup")
 
@@ -71,28 +72,57 @@ def test_a_study_may_name_them(write: Write) -> None:
 
 @pytest.mark.parametrize("variant", ["clear_after_capture", *DEFECTS])
 def test_a_variant_of_captures_needs_them_and_says_why_they_are_not_there(refusal: Refusal, variant: str) -> None:
-    error = refusal(f"{TEXT}optimizations:\n  capture_params: {variant}\n")
+    error = refusal(f"{SPECULATING}optimizations:\n  capture_params: {variant}\n")
     assert error.where is not None
-    assert error.where.endswith("x.yaml:4: optimizations.capture_params")
+    assert error.where.endswith("x.yaml:5: optimizations.capture_params")
     needs = f"{variant} means nothing without graphs=captured, and graphs is off here"
     assert error.what == f"{needs}, as in production on cpu"
     assert error.hint == "set optimizations.graphs=captured as well"
-    error = refusal(f"{TEXT}optimizations: {{graphs: off, capture_params: {variant}}}\n")
+    error = refusal(f"{SPECULATING}optimizations: {{graphs: off, capture_params: {variant}}}\n")
     assert error.what == needs
+
+
+@pytest.mark.parametrize("variant", DEFECTS)
+def test_a_known_defect_of_captures_needs_speculation(write: Write, refusal: Refusal, variant: str) -> None:
+    """Without it captures are made with real parameters, and a result would call equal tokens a defect's."""
+    captured = f"{TEXT}optimizations: {{graphs: captured}}\n"
+    what = f"{variant} means nothing without speculation, and the drafter is none here"
+    error = refusal(f"{captured.rstrip()[:-1]}, capture_params: {variant}}}\n")
+    assert error.where is not None
+    assert error.where.endswith("x.yaml:3: optimizations.capture_params")
+    assert error.what == what
+    assert error.hint == "drafter: ngram, or another variant"
+    path, choice = write(captured), f"capture_params={variant}"
+    for refused in (
+        lambda: load_scenario(path, variant=choice),
+        lambda: ask_ab(path, candidates=[choice]),
+        lambda: ask_ab(path, baseline=f"{choice},drafter=ngram", candidates=[f"{choice},drafter=none"]),
+        lambda: ask_sweep(path, ["sweep.grid.drafter.name=none,ngram", f"optimizations.{choice}"]),
+    ):
+        with pytest.raises(InputError, match=what) as caught:
+            refused()
+        assert "optimizations.capture_params" in (caught.value.where or "")
+    assert load_scenario(path, variant=f"{choice},drafter=ngram").optimizations["capture_params"] == variant
+
+
+def test_other_variants_of_captures_stand_without_speculation(write: Write) -> None:
+    for variant in ("real_params", "clear_after_capture"):
+        path = write(f"{TEXT}optimizations: {{graphs: captured, capture_params: {variant}}}\n")
+        assert load_scenario(path).optimizations["capture_params"] == variant
 
 
 def test_beside_captures_it_is_accepted_by_its_name(write: Write) -> None:
     for variant in ("real_params", "clear_after_capture", *DEFECTS):
-        path = write(f"{TEXT}optimizations: {{graphs: captured, capture_params: {variant}}}\n")
+        path = write(f"{SPECULATING}optimizations: {{graphs: captured, capture_params: {variant}}}\n")
         assert load_scenario(path).optimizations["capture_params"] == variant
-        by_flag = load_scenario(write(TEXT), variant=f"graphs=captured,capture_params={variant}")
+        by_flag = load_scenario(write(SPECULATING), variant=f"graphs=captured,capture_params={variant}")
         assert by_flag.optimizations == {"graphs": "captured", "capture_params": variant}
     assert load_scenario(write(f"{TEXT}optimizations: {{capture_params: real_params}}\n"))
 
 
 def test_an_arm_that_lacks_what_its_variant_needs_names_the_arm(write: Write) -> None:
     with pytest.raises(InputError, match="leak means nothing without graphs=captured") as caught:
-        ask_ab(write(TEXT), candidates=["capture_params=leak"])
+        ask_ab(write(SPECULATING), candidates=["capture_params=leak"])
     assert caught.value.where == "--candidate capture_params: optimizations.capture_params"
 
 
@@ -107,7 +137,7 @@ def test_off_and_on_never_choose_a_known_defect(write: Write, which: str) -> Non
 
 
 def test_each_has_a_known_defect_only_where_an_arm_names_it(write: Write) -> None:
-    path = write(f"{TEXT}optimizations: {{graphs: captured}}\n")
+    path = write(f"{SPECULATING}optimizations: {{graphs: captured}}\n")
 
     def defects(candidate: str) -> set[str]:
         question = ask_ab(path, candidates=[candidate], each=True, pairs=True)
@@ -120,7 +150,7 @@ def test_each_has_a_known_defect_only_where_an_arm_names_it(write: Write) -> Non
 
 
 def test_a_known_defect_is_what_its_comparison_is_held_to(write: Write) -> None:
-    path = write(f"{TEXT}optimizations: {{graphs: captured}}\n")
+    path = write(f"{SPECULATING}optimizations: {{graphs: captured}}\n")
     (comparison,) = ask_ab(path, [], "capture_params=real_params", ["capture_params=leak"]).comparisons
     assert (comparison.exactness, comparison.design) == ("known-defect", "runs")
     (comparison,) = ask_ab(path, [], "capture_params=real_params", ["capture_params=clear_after_capture"]).comparisons

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import tempfile
 from collections.abc import Callable
 from dataclasses import replace
@@ -161,6 +162,23 @@ def test_what_the_model_does_not_allow(write: Write, text: str, key: str, what: 
     assert caught.value.where is not None
     assert caught.value.where.rsplit(": ", 1)[-1] == key
     assert caught.value.what.startswith(what)
+
+
+@pytest.mark.parametrize(
+    ("text", "hint"),
+    [
+        # 129 blocks of 16 tokens, 45 KiB of KV cache a token
+        ("engine: {kv_cache: 1MiB}", "91MiB or more, or a lower engine.max_seq_len"),
+        ("engine: {num_blocks: 100}", "129 or more, or a lower engine.max_seq_len"),
+    ],
+)
+def test_a_cache_that_is_too_small_hints_at_one_that_is_accepted(write: Write, text: str, hint: str) -> None:
+    with pytest.raises(ScenarioError) as caught:
+        _resolve(write, text)
+    assert caught.value.hint == hint
+    value = hint.partition(" ")[0]
+    resolved = _resolve(write, re.sub(r"1MiB|100", value, text))
+    assert resolved.engine.num_blocks >= 129
 
 
 def test_length_errors_name_the_override(write: Write) -> None:

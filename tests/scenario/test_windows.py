@@ -160,6 +160,9 @@ def test_windows_that_do_not_fit(write: Write, override: str, where: str, what: 
 
 
 def test_a_segment_must_fit_into_a_window(write: Write) -> None:
-    with pytest.raises(ScenarioError, match="a window has 10") as caught:
-        ask_ab(write(TEXT), ["measure.windows.steps=10"], "sampling_params=refill", ["sampling_params=signature"])
+    arms = ("sampling_params=refill", ["sampling_params=signature"])
+    with pytest.raises(ScenarioError, match=r": 1 quad of four periods takes \d+ steps, and a window has 10") as caught:
+        ask_ab(write(TEXT), ["measure.windows.steps=10"], *arms)
     assert caught.value.where == "measure.windows.steps"
+    with pytest.raises(ScenarioError, match=r": 3 quads of four periods take \d+ steps, and a window has 10"):
+        ask_ab(write(TEXT), ["measure.windows.steps=10", "measure.quads_per_segment=3"], *arms)

@@ -9,10 +9,11 @@ from collections.abc import Iterable, Sequence
 from dataclasses import fields
 from typing import Any
 
-from specbench.records import Analysis, Comparison, Distribution, Point
+from specbench.records import INVALID, Analysis, Comparison, Distribution, Point
 
 DISTRIBUTIONS = ("ttft_ms", "tpot_ms", "itl_ms", "e2e_ms")
 LISTS = ("conditional_acceptance", "joint_acceptance", "trial_tokens_per_s")
+OBJECTS = ("axes", "runtime_draft_len")
 LEFT_OUT = ("ranges", "acceptance_counts", "counters")
 """Maps of any size: they are in the JSON alone."""
 MIRRORED = "mirrored"
@@ -59,7 +60,7 @@ Row = dict[str, Any]
 
 def columns() -> list[str]:
     """Names of the columns, in order; the same for every result, so that files can be joined."""
-    names = ["row", "kind", "label"]
+    names = ["row", "kind", "label", "validity"]
     for item in fields(Point):
         if item.name in DISTRIBUTIONS:
             names.extend(f"{item.name}_{part.name}" for part in fields(Distribution))
@@ -69,7 +70,7 @@ def columns() -> list[str]:
 
 
 def flatten_point(point: Point) -> Row:
-    """A point as one flat row; lists are joined with semicolons, position 1 first; the axes are one JSON object."""
+    """A point as one flat row; lists are joined with semicolons, position 1 first; a map is one JSON object."""
     row: Row = {}
     for item in fields(Point):
         value = getattr(point, item.name)
@@ -78,7 +79,7 @@ def flatten_point(point: Point) -> Row:
                 row[f"{item.name}_{part.name}"] = None if value is None else getattr(value, part.name)
         elif item.name in LISTS:
             row[item.name] = ";".join("" if rate is None else repr(rate) for rate in value)
-        elif item.name == "axes":
+        elif item.name in OBJECTS:
             row[item.name] = _object(value)
         elif item.name not in LEFT_OUT:
             row[item.name] = value
@@ -87,15 +88,27 @@ def flatten_point(point: Point) -> Row:
 
 def flatten_points(analysis: Analysis) -> list[Row]:
     """Every point as one flat row. Arms that took turns in the same passes share requests: theirs are not counted."""
+    invalid = _invalid_points(analysis)
     designs: dict[int, set[str]] = {}
     for item in analysis.comparisons:
         for point in (item.baseline_index, item.candidate_index):
             designs.setdefault(point, set()).add(item.design)
     shared = {point for point, found in designs.items() if found == {MIRRORED}}
     return [
-        flatten_point(point) | (dict.fromkeys(SHARED_BY_ARMS) if point.point in shared else {})
+        flatten_point(point)
+        | (dict.fromkeys(SHARED_BY_ARMS) if point.point in shared else {})
+        | {"validity": _validity(point.point in invalid)}
         for point in analysis.points
     ]
+
+
+def _invalid_points(analysis: Analysis) -> set[int]:
+    """Points whose figures may not be used: all where a gate of the whole failed, else arms of INVALID comparisons."""
+    own = {gate.name for item in analysis.comparisons for gate in item.gates}
+    if any(gate.status == "fail" and gate.name not in own for gate in analysis.gates):
+        return {point.point for point in analysis.points}
+    condemned = [item for item in analysis.comparisons if item.verdict == INVALID]
+    return {point for item in condemned for point in (item.baseline_index, item.candidate_index)}
 
 
 def flatten_comparison(comparison: Comparison) -> Row:
@@ -107,7 +120,12 @@ def flatten_comparison(comparison: Comparison) -> Row:
     row |= {name: comparison.second_line.get(name) for name in SECOND_LINE}
     differences = {item.key: [item.baseline, item.candidate] for item in comparison.differences}
     row |= {"differences": _object(differences), "reasons": "; ".join(comparison.reasons)}
-    return {"axes": _object(comparison.point), "comparison": comparison.index, **row}
+    validity = _validity(comparison.verdict == INVALID)
+    return {"axes": _object(comparison.point), "comparison": comparison.index, "validity": validity, **row}
+
+
+def _validity(is_invalid: bool) -> str:
+    return INVALID if is_invalid else "valid"
 
 
 def _object(values: dict[str, Any]) -> str:
