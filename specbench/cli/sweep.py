@@ -49,10 +49,14 @@ def sweep_command(
 ) -> None:
     """Measure every point of the scenario's sweep and print a table of them.
 
-    Points come from the lists of `sweep` in the scenario: concurrency, draft_len, isl, osl and grid crossed, zip in
-    step. measure.repeats is the number of rounds; each round visits all points in an order of its own, so that a
+    Points come from the lists of `sweep` in the scenario: concurrency, drafter, draft_len, isl, osl and grid crossed,
+    zip in step. measure.repeats is the number of rounds; each round visits all points in an order of its own, so that a
     machine that drifts is not read as a trend. A point that cannot fit in memory is refused before anything starts; one
     that fails while it runs is recorded, and the rest is measured.
+
+    With the drafter none among the points the result says up to which concurrency speculation pays, for each drafter
+    and K: --set sweep.drafter=none,ngram --set sweep.draft_len=2,4 --set sweep.concurrency=1,4,16. It has no K, and so
+    one point for each concurrency.
 
     Exit codes: 0 done (failed points are listed), 2 wrong input, 3 invalid measurement, 4 every point failed, 130
     interrupted. The folder gets report.md, report.html and points.csv.

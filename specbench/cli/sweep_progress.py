@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, TextIO
 from specbench.cli.progress import format_clock
 from specbench.measure.observers import SessionObserver, SessionProgress
 from specbench.records import FAILED, TrialRecord
+from specbench.report.words import short_keys
 from specbench.scenario.plan import PlanPoint
 
 if TYPE_CHECKING:
@@ -38,8 +39,7 @@ def name_point(point: PlanPoint) -> str:
 
 def short_names(coordinates: Mapping[str, Any]) -> dict[str, Any]:
     """Keys without their section where that leaves them distinct."""
-    short = [key.rsplit(".", 1)[-1] for key in coordinates]
-    return dict(zip(short if len(set(short)) == len(short) else coordinates, coordinates.values(), strict=True))
+    return dict(zip(short_keys(coordinates).values(), coordinates.values(), strict=True))
 
 
 class _Sweep:

@@ -19,6 +19,7 @@ from specbench.measure.analysis import (
     strongest_label,
     total_warmup,
 )
+from specbench.measure.break_even import map_break_even
 from specbench.measure.gates import FAIL, NOT_APPLICABLE, PASS, WARN, Measured, judge_run
 from specbench.records import COMPLETE, FAILED, Analysis, Gate, Point, RequestRecord, TrialRecord
 from specbench.scenario.plan import PlanPoint, RunPlan
@@ -44,13 +45,14 @@ def analyze_sweep(
         point = point_of.get((request.trial, request.attempt))
         if point is not None:
             used.setdefault(point, []).append(request)
+    points = _list_points(plan, chosen, used)
     return Analysis(
         kind="sweep",
         label=strongest_label(measured or chosen),
         status=_status(plan, chosen),
         scenario=context.scenario,
         environment=context.environment,
-        points=_list_points(plan, chosen, used),
+        points=points,
         gates=_judge(plan, chosen, measured, [request for found in used.values() for request in found]),
         subject=joint_subject(measured or chosen),
         warmup=total_warmup(chosen),
@@ -58,6 +60,7 @@ def analyze_sweep(
         plan_hash=context.plan_hash,
         started_utc=chosen[0].started_utc,
         specbench_version=specbench.__version__,
+        break_even=map_break_even(plan, measured, points),
     )
 
 

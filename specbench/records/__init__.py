@@ -7,6 +7,15 @@
 from __future__ import annotations
 
 from specbench.records.analysis import Analysis, Distribution, Point, RangeStats
+from specbench.records.break_even import (
+    DOES_NOT_PAY,
+    NOT_CLEAR,
+    NOT_COMPARED,
+    PAYS,
+    BreakEven,
+    BreakEvenCell,
+    BreakEvenLine,
+)
 from specbench.records.comparison import (
     ALL_BUT,
     ALONE,
@@ -53,10 +62,14 @@ __all__ = [
     "CANDIDATE",
     "COMPLETE",
     "DELAY",
+    "DOES_NOT_PAY",
     "EQUAL_ARMS",
     "FAILED",
     "INVALID",
+    "NOT_CLEAR",
+    "NOT_COMPARED",
     "PAIR",
+    "PAYS",
     "PLANNED",
     "SCHEMA_VERSION",
     "STEP_COUNTS_BY_POSITION",
@@ -64,6 +77,9 @@ __all__ = [
     "SWAPPED",
     "WINDOW",
     "Analysis",
+    "BreakEven",
+    "BreakEvenCell",
+    "BreakEvenLine",
     "Comparison",
     "Difference",
     "Distribution",

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
+from specbench.records.break_even import BreakEven
 from specbench.records.comparison import INVALID, Comparison, Gate, Pooled
 from specbench.records.counts import ToggleCounts
 from specbench.records.trial import SCHEMA_VERSION, WarmUp
@@ -101,6 +102,7 @@ class Analysis:
     :param kind: ``run``, ``sweep`` or ``ab``.
     :param label: what of the content is to be said, see :mod:`specbench.measure.labels`; on every report.
     :param scenario: as resolved; ``environment`` as measured on.
+    :param break_even: of a sweep some of whose points speculate: where that stops paying.
     """
 
     schema_version: int = field(default=SCHEMA_VERSION, kw_only=True)
@@ -119,6 +121,7 @@ class Analysis:
     plan_hash: str | None = None
     started_utc: str | None = None
     specbench_version: str | None = None
+    break_even: BreakEven | None = None
 
     @property
     def is_valid(self) -> bool:

@@ -17,6 +17,7 @@ from specbench.report.layout import (
     Cell,
     Facts,
     GateList,
+    Judged,
     Prose,
     Report,
     Section,
@@ -128,7 +129,7 @@ def _table(table: Table) -> RenderableType:
 
 
 def _cell(cell: Cell) -> Text:
-    return Text(cell_text(cell), style=TONE_STYLE.get(cell.tone, "") if isinstance(cell, Word) else "")
+    return Text(cell_text(cell), style=TONE_STYLE.get(cell.tone, "") if isinstance(cell, Word | Judged) else "")
 
 
 def fit(table: Table, width: int) -> list[Table]:

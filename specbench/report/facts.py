@@ -110,8 +110,12 @@ def _drafter(scenario: Mapping[str, Any], varied: frozenset[str]) -> str:
         return ""
     is_varied = _varies("drafter.draft_len", varied) or _varies("drafter.runtime_draft_len", varied)
     shown_len = "" if is_varied else draft_len_words(drafter.get("draft_len"), _runtime_draft_len(scenario))
+    tree = drafter.get("tree")
+    if isinstance(tree, dict) and not _varies("drafter.tree", varied):
+        shown_len = _join(shown_len, f"a tree of {tree.get('num_nodes')} nodes, top {tree.get('top_k')}")
     mode = acceptance.get("mode") if isinstance(acceptance, dict) and not _varies("acceptance", varied) else None
-    return _join(drafter.get("name"), shown_len, f"{mode} acceptance" if mode else "")
+    model = "" if _varies("drafter.model", varied) else drafter.get("model") or ""
+    return _join(drafter.get("name"), model, shown_len, f"{mode} acceptance" if mode else "")
 
 
 def _runtime_draft_len(scenario: Mapping[str, Any]) -> Mapping[Any, int] | None:

@@ -7,15 +7,17 @@ from dataclasses import dataclass
 from typing import Any
 
 from specbench.records import FAILED, Analysis, Comparison, Point, Pooled
+from specbench.report.break_even import draw_lines
 from specbench.report.comparison import arms_words, by_arm
 from specbench.report.plots import ForestRow, UnitMark, distribution_plot, forest_plot, units_plot
 from specbench.report.sweep import point_coordinates
-from specbench.report.sweep_plots import Bar, series_plot, stacked_bars
+from specbench.report.sweep_plots import Bar, series_plot, speedup_plot, stacked_bars
 from specbench.report.words import effect_decimals, percent, point_words, short_keys, tone_of, value_words
 
 NARROW_WIDTH, WIDE_WIDTH, BROAD_WIDTH = 360, 560, 960
 """Every figure is drawn twice, for a telephone and for a screen; the style sheet shows one of them."""
 MOST_ROWS = 60
+CONCURRENCY = "workload.concurrency"
 
 
 @dataclass(frozen=True)
@@ -39,6 +41,7 @@ def draw_figures(analysis: Analysis) -> dict[str, list[Figure]]:
         several = len(analysis.points) > 1
         measured = [point for point in analysis.points if point.status != FAILED]
         figures["overview" if several else f"point-{analysis.points[0].point}" if analysis.points else ""] = [
+            *_break_even(analysis),
             *(_throughput(measured) if several else []),
             *_step_shares(measured, analysis.points),
         ]
@@ -103,19 +106,28 @@ def comparison_figures(comparison: Comparison) -> list[Figure]:
     return figures
 
 
+def _break_even(analysis: Analysis) -> list[Figure]:
+    """Speedup over no speculation against concurrency, a line for each drafter and K."""
+    lines = [] if analysis.break_even is None else draw_lines(analysis.break_even)
+    if not lines:
+        return []
+    caption = "Speedup over no speculation, with intervals; below the dashed line it does not pay, hollow: not clear"
+    return [_figure(caption, lambda width: speedup_plot(lines, width), is_broad=True)]
+
+
 def _throughput(points: Sequence[Point]) -> list[Figure]:
-    """Throughput against the first coordinate that varies, a line for each combination of the others."""
+    """Throughput against concurrency, else the first coordinate that varies; a line a combination of the others."""
     found = [(point_coordinates(p, points), p.output_tokens_per_s) for p in points if p.output_tokens_per_s]
     keys = list(dict.fromkeys(key for row, _ in found for key in row))
     varying = [key for key in keys if key != "variant" and len({str(row.get(key)) for row, _ in found}) > 1]
     if not varying:
         return []
-    axis, short = varying[0], short_keys(keys)
+    axis, short = (CONCURRENCY if CONCURRENCY in varying else varying[0]), short_keys(keys)
     values = list({str(row.get(axis)): row.get(axis) for row, _ in found}.values())
     are_numbers = all(isinstance(value, int | float) and not isinstance(value, bool) for value in values)
     lines: dict[str, dict[float, float]] = {}
     for row, speed in found:
-        rest = {key: value for key, value in row.items() if key in ("variant", *varying[1:])}
+        rest = {key: value for key, value in row.items() if key != axis and key in ("variant", *varying)}
         place = float(row[axis]) if are_numbers else float([str(v) for v in values].index(str(row.get(axis))))
         lines.setdefault(point_words(rest), {})[place] = speed or 0.0
     series = [(name, sorted(line.items())) for name, line in lines.items()]

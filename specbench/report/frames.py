@@ -21,8 +21,8 @@ NESTED = ("steps", "ranges", "device_busy")
 
 @dataclass(frozen=True, repr=False)
 class Results:
-    """One row a point, a comparison, a unit of analysis, a trial, a request. Columns are named as in the files and the
-    CSV; sweep coordinates have a column each, named by the scenario's key in full.
+    """One row a point, a comparison, a unit of analysis, a trial, a request, a cell of a break-even map. Columns are
+    named as in the files and the CSV; sweep coordinates have a column each, named by the scenario's key in full.
 
     :param units: of all comparisons; ``comparison`` says of which, ``d_pct`` is the unit's effect.
     :param ranges: one row a comparison and range: what it takes in both arms, and its change.
@@ -34,6 +34,7 @@ class Results:
     requests: pd.DataFrame
     units: pd.DataFrame
     ranges: pd.DataFrame
+    break_even: pd.DataFrame
     analysis: Analysis
 
     def __repr__(self) -> str:
@@ -58,6 +59,7 @@ def load_results(path: str | Path) -> Results:
         requests=_frame(folder / "requests.jsonl", ()),
         units=pd.DataFrame([row for item in compared for row in _unit_rows(item)]),
         ranges=pd.DataFrame([row for item in compared for row in _range_rows(item)]),
+        break_even=pd.DataFrame(_cell_rows(analysis)),
         analysis=analysis,
     )
 
@@ -73,6 +75,16 @@ def _unit_rows(comparison: Comparison) -> list[dict[str, Any]]:
 def _range_rows(comparison: Comparison) -> list[dict[str, Any]]:
     ranges = comparison.ranges.items()
     return [{"comparison": comparison.index, "range": name, **encoding.to_json(effect)} for name, effect in ranges]
+
+
+def _cell_rows(analysis: Analysis) -> list[dict[str, Any]]:
+    """``drafter``, ``draft_len``, the line's other axes, then the cell's own figures."""
+    lines = [] if analysis.break_even is None else analysis.break_even.lines
+    return [
+        {"drafter": line.drafter, "draft_len": line.draft_len, **line.axes, **encoding.to_json(cell)}
+        for line in lines
+        for cell in line.cells
+    ]
 
 
 def _frame(path: Path, left_out: tuple[str, ...]) -> pd.DataFrame:

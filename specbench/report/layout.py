@@ -66,14 +66,22 @@ class Word:
     tone: str = ""
 
 
-Cell = Quantity | Span | Word | str
+@dataclass(frozen=True)
+class Judged:
+    """Figures and their mark, coloured as a :class:`Word` is, in a column of numbers: it is never folded."""
+
+    text: str
+    tone: str = ""
+
+
+Cell = Quantity | Span | Word | Judged | str
 
 
 def cell_text(cell: Cell) -> str:
     """A cell without its unit."""
     if isinstance(cell, str):
         return cell
-    return cell.text if isinstance(cell, Word) else cell.number
+    return cell.text if isinstance(cell, Word | Judged) else cell.number
 
 
 @dataclass(frozen=True)

@@ -53,8 +53,22 @@ def _acceptance_table(point: Point) -> Table | None:
         ("conditional", *(Quantity(rate, decimals=3) for rate in point.conditional_acceptance)),
         ("joint", *(Quantity(rate, decimals=3) for rate in point.joint_acceptance)),
     )
-    length = Quantity(point.acceptance_length, decimals=3).number
-    return Table("Acceptance by draft position", ("", *positions), rows, note=f"length: {length} tokens a step")
+    note = f"length: {Quantity(point.acceptance_length, decimals=3).number} tokens a step"
+    share = drafting_share(point)
+    if share is not None:
+        note += f"; drafting takes {share * 100:.1f}% of the device's time"
+    return Table("Acceptance by draft position", ("", *positions), rows, note=note)
+
+
+def drafting_share(point: Point) -> float | None:
+    """The range ``draft`` as a fraction of the device's steps; None where it was not seen in every one of them.
+
+    A captured step that is replayed shows no ranges inside it.
+    """
+    draft, step = point.ranges.get("draft"), point.ranges.get("device_step")
+    if draft is None or step is None or draft.calls != step.calls:
+        return None
+    return draft.mean_us / step.mean_us
 
 
 def _step_table(point: Point) -> Table | None:

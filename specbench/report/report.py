@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from specbench.records import INVALID, Analysis, Comparison, Gate
+from specbench.report.break_even import break_even_blocks
 from specbench.report.comparison import (
     arms_words,
     comparison_blocks,
@@ -73,7 +74,8 @@ def _run(analysis: Analysis) -> Arrangement:
 
 
 def _sweep(analysis: Analysis) -> Arrangement:
-    overview = Section("", sweep_blocks(analysis.points) if analysis.points else (), anchor="overview")
+    blocks = (*break_even_blocks(analysis.break_even), *(sweep_blocks(analysis.points) if analysis.points else ()))
+    overview = Section("", blocks, anchor="overview")
     setup = Section("Setup", (Facts(setup_facts(analysis)),))
     sections = (overview, setup, *point_sections(analysis.points))
     return sweep_headline(analysis), sections, DEFINITIONS, ""

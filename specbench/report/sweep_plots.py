@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from specbench.report.plots import NARROW, cut, padded, size_class
 from specbench.report.svg import (
@@ -12,6 +13,7 @@ from specbench.report.svg import (
     Scale,
     drawing,
     legend,
+    line,
     polyline,
     round_ticks,
     tag,
@@ -52,6 +54,92 @@ def series_plot(series: Sequence[Series], x_name: str, y_name: str, width: int, 
         if name:
             parts.append(legend(frame.left, 14 + 18 * index, [(f"fill-{class_}", cut(name, width - frame.left - 40))]))
     return drawing(width, frame.bottom + 42, f"{y_name} against {x_name}", parts, size_class(width < NARROW))
+
+
+@dataclass(frozen=True)
+class SpeedupMark:
+    """A speedup at one concurrency, as a multiple; ``low`` and ``high`` None: no interval.
+
+    :param words: the figures, as text.
+    :param is_clear: the interval leaves out 1.
+    """
+
+    concurrency: int
+    ratio: float
+    low: float | None
+    high: float | None
+    words: str
+    is_clear: bool
+
+
+@dataclass(frozen=True)
+class SpeedupLine:
+    """The marks of one drafter and K, in the order of concurrency."""
+
+    name: str
+    marks: Sequence[SpeedupMark]
+
+
+DODGE = 7.0
+"""Pixels between lines' marks at one concurrency, so that their intervals do not cover each other."""
+
+RATIOS = (0.01, 0.02, 0.05, 0.1, 0.2, 0.3, 0.5, 0.7, 1.0, 1.5, 2.0, 3.0, 5.0, 7.0, 10.0, 20.0, 50.0, 100.0)
+
+
+def speedup_plot(lines: Sequence[SpeedupLine], width: int) -> str:
+    """Speedups against concurrency with their intervals, the break-even marked; both axes are logarithmic.
+
+    :param lines: at least one, each with at least one mark.
+    """
+    frame = Frame(46, 26 + 18 * len(lines), width - 16, 266 + 18 * len(lines))
+    marks = [mark for item in lines for mark in item.marks]
+    xs = sorted({mark.concurrency for mark in marks})
+    x_scale = Scale(*padded(math.log2(xs[0]), math.log2(xs[-1])), frame.left, frame.right)
+    y_scale = Scale(*_ratio_domain(marks), frame.bottom, frame.top)
+    parts = [x_axis(frame, lambda x: x_scale(math.log2(x)), xs, "concurrency", [f"{x:g}" for x in xs])]
+    ticks = _ratio_ticks(y_scale)
+    parts.append(y_axis(frame, lambda y: y_scale(math.log2(y)), ticks, "times as fast as without speculation"))
+    parts.append(line(frame.left, y_scale(0.0), frame.right, y_scale(0.0), "zero"))
+    room = (x_scale(math.log2(xs[-1])) - x_scale(math.log2(xs[0]))) / max(len(xs) - 1, 1)
+    step = min(DODGE, room / (2 * len(lines)) or DODGE)
+    for index, item in enumerate(lines):
+        class_, aside = f"s{index % 6}", (index - (len(lines) - 1) / 2) * step
+        placed = [(x_scale(math.log2(mark.concurrency)) + aside, y_scale(math.log2(mark.ratio))) for mark in item.marks]
+        parts.append(polyline(placed, f"curve line-{class_}"))
+        parts += [
+            _speedup_mark(mark, item.name, place, y_scale, class_)
+            for place, mark in zip(placed, item.marks, strict=True)
+        ]
+        parts.append(legend(frame.left, 14 + 18 * index, [(f"fill-{class_}", cut(item.name, width - frame.left - 40))]))
+    return drawing(width, frame.bottom + 42, "Speedup against concurrency", parts, size_class(width < NARROW))
+
+
+def _ratio_domain(marks: Sequence[SpeedupMark]) -> tuple[float, float]:
+    """Ends of the axis in powers of two: every interval inside twice the range of the speedups, and 1."""
+    values = [0.0, *(math.log2(mark.ratio) for mark in marks)]
+    low, high = min(values), max(values)
+    reach = max(high - low, 0.1)
+    ends = [math.log2(end) for mark in marks for end in (mark.low, mark.high) if end is not None and end > 0]
+    inside = [end for end in ends if low - reach <= end <= high + reach]
+    return padded(min([low, *inside]), max([high, *inside]))
+
+
+def _ratio_ticks(scale: Scale) -> list[float]:
+    """Ratios to be marked inside the axis, 1 among them."""
+    low, high = 2**scale.low, 2**scale.high
+    ticks = RATIOS if high > 2 * low else round_ticks(low, high, 6)
+    return sorted({1.0, *(tick for tick in ticks if low <= tick <= high and abs(tick - 1) > 1e-9)})
+
+
+def _speedup_mark(mark: SpeedupMark, name: str, place: tuple[float, float], scale: Scale, class_: str) -> str:
+    x, y = place
+    parts = [tooltip(f"{name} at concurrency {mark.concurrency}: {mark.words}")]
+    if mark.low is not None and mark.high is not None:
+        low = math.log2(mark.low) if mark.low > 0 else scale.low
+        parts.append(line(x, scale.inside(low), x, scale.inside(math.log2(mark.high)), f"bar line-{class_}"))
+    look = f"fill-{class_}" if mark.is_clear else f"open line-{class_}"
+    parts.append(tag("circle", cx=x, cy=y, r=4.0, class_=look))
+    return tag("g", "".join(parts))
 
 
 Bar = tuple[str, Sequence[tuple[str, str, float]]]

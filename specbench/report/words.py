@@ -21,6 +21,12 @@ _TONES = {
     INVALID: "bad",
 }
 _SMALL_P = 1e-4
+_SHORTHANDS = {
+    "model.source": "model",
+    "drafter.name": "drafter",
+    "acceptance.mode": "acceptance",
+    "workload.kind": "workload",
+}
 
 
 def tone_of(verdict: str) -> str:
@@ -111,9 +117,12 @@ def by_batch_words(by_batch_size: Mapping[Any, int]) -> str:
 
 
 def short_keys(keys: Iterable[str]) -> dict[str, str]:
-    """Full keys with the shortest ends that still tell them apart: ``workload.concurrency`` -> ``concurrency``."""
+    """Full keys with the shortest ends that still tell them apart: ``workload.concurrency`` -> ``concurrency``.
+
+    What a section's name alone stands for goes by that: ``drafter.name`` -> ``drafter``.
+    """
     names = list(dict.fromkeys(keys))
-    ends = [name.rpartition(".")[2] for name in names]
+    ends = [_SHORTHANDS.get(name, name.rpartition(".")[2]) for name in names]
     return {name: end if ends.count(end) == 1 else name for name, end in zip(names, ends, strict=True)}
 
 

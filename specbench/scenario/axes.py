@@ -10,9 +10,12 @@ from specbench.scenario.yaml12 import KeyPath
 
 VARIANT = "variant"
 """Axis whose values are variants; it stands beside scenario keys in ``grid`` and ``zip``."""
+CONCURRENCY, DRAFTER, DRAFT_LEN = "workload.concurrency", "drafter.name", "drafter.draft_len"
+NO_DRAFTER = "none"
 SHORT_KEYS = {
-    "concurrency": "workload.concurrency",
-    "draft_len": "drafter.draft_len",
+    "concurrency": CONCURRENCY,
+    "drafter": DRAFTER,
+    "draft_len": DRAFT_LEN,
     "isl": "workload.isl",
     "osl": "workload.osl",
 }
@@ -31,6 +34,11 @@ class Axis:
     values: tuple[Any, ...]
     place: KeyPath
     in_step: bool = False
+
+
+def is_void_without_drafter(key: str) -> bool:
+    """True for a key that means nothing where nobody drafts: how many tokens, found how, and how many are accepted."""
+    return (key.startswith("drafter.") and key != DRAFTER) or key == "acceptance.length"
 
 
 def list_axes(sweep: Sweep) -> list[Axis]:

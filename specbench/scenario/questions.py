@@ -30,7 +30,7 @@ from specbench.scenario.resolve import ResolvedScenario, model_spec, resolve
 from specbench.scenario.schema import Measure, Process, Scenario
 from specbench.scenario.settled import settle, write_scenario
 from specbench.scenario.sizing import Calibration, plan_question, plan_sweep
-from specbench.scenario.sweep import SweepPoint, expand_sweep, refuse_void
+from specbench.scenario.sweep import SweepPoint, expand_sweep, merged_points, refuse_void
 from specbench.scenario.units import parse_duration, parse_percent
 from specbench.scenario.variants import ON, variant_overrides
 from specbench.scenario.yaml12 import KeyPath
@@ -82,7 +82,7 @@ def ask_ab(
         first, *others = _level([_arm(file, point, arm) for arm in changes])
         resolved = [book.compare(first, other, point.coordinates, each=each, pairs=pairs) for other in others]
         refuse_twins(others, resolved)
-    for line in _unused(base.scenario.measure):
+    for line in (*_unused(base.scenario.measure), *merged_points(file)):
         book.note(line)
     return book.ask(AB, base, read_settings(base.scenario.measure, book.overlaps))
 
@@ -191,6 +191,8 @@ def _sweep_points(file: ScenarioFile, variant: str | None) -> PointBook:
         refuse_void(changes, point, who)
         name = str(point.coordinates.get(VARIANT) or variant or BASE)
         book.add(_change(file, point, changes), name, point.coordinates)
+    for line in merged_points(file):
+        book.note(line)
     return book
 
 

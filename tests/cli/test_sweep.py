@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import csv
 import signal
+import statistics
 from pathlib import Path
 
 import pytest
 from ab_commands import SCENARIO, num_lines, read, start, wait_for
 
 from specbench.cli.app import main
+from specbench.scenario.questions import ask_ab
 
 TWO = ["--set", "sweep.concurrency=1,2", "--set", "measure.repeats=2", "--out", "out"]
 
@@ -99,6 +101,76 @@ def test_all_points_failing_is_exit_code_4(
     errors = capsys.readouterr().err
     assert "all 2 points failed" in errors
     assert errors.count("error: ") == 1
+
+
+MAP = ["sweep.drafter=none,ngram", "sweep.draft_len=2,4", "sweep.concurrency=1,2", "measure.repeats=3"]
+SMALL = ["workload.num_requests=2", "workload.osl=4"]
+SETS = [word for change in (*MAP, *SMALL) for word in ("--set", change)]
+
+
+def test_a_break_even_map_from_the_command_to_every_file(
+    scenario: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from specbench.engine import build
+    from specbench.engine.models.loading import load_model
+
+    loads: list[str] = []
+    monkeypatch.setattr(build, "load_model", lambda spec, *rest: loads.append(spec.source) or load_model(spec, *rest))
+    assert main(["sweep", str(scenario), *SETS, "--out", "out"]) == 0
+    output, errors = capsys.readouterr()
+    assert loads == ["tiny"]  # six engines of four configurations, and the weights once
+    assert "6 points, 3 rounds: 18 trials" in errors
+    merged = "its K is 0, and drafter.draft_len is not varied for it: 6 points instead of 8"
+    assert merged in errors
+    assert any(merged in note for note in read("out", "question.json")["notes"])
+    assert "concurrency=2 drafter=none draft_len=0: " in errors
+
+    analysis = read("out", "analysis.json")
+    points = [(point["concurrency"], point["drafter"], point["draft_len"]) for point in analysis["points"]]
+    assert points == [(c, *found) for c in (1, 2) for found in (("none", 0), ("ngram", 2), ("ngram", 4))]
+    found = analysis["break_even"]
+    assert (found["missing"], found["confidence"]) == (None, 0.95)
+    assert [(line["drafter"], line["draft_len"]) for line in found["lines"]] == [("ngram", 2), ("ngram", 4)]
+    trials = read("out", "trials.jsonl")
+    for line in found["lines"]:
+        assert [cell["concurrency"] for cell in line["cells"]] == [1, 2]
+        for cell in line["cells"]:
+            speeds = [
+                {trial["segment"]: trial["output_tokens_per_s"] for trial in trials if trial["point"] == point}
+                for point in (cell["point"], cell["baseline_point"])
+            ]
+            ratios = [speeds[0][number] / speeds[1][number] for number in range(3)]
+            assert cell["speedup_pct"] == pytest.approx(100 * (statistics.geometric_mean(ratios) - 1))
+            assert cell["rounds"] == 3
+            assert cell["acceptance_length"] >= 1.0
+
+    rows = list(csv.DictReader(Path("out/points.csv").read_text().splitlines()))
+    assert [row["row"] for row in rows] == ["point"] * 6 + ["break-even"] * 4
+    for text in (output, Path("out/report.md").read_text(), Path("out/report.html").read_text()):
+        assert "Speedup over no speculation, by concurrency" in text
+        assert all(f"ngram, K = {line['draft_len']}: {line['answer']}" in text for line in found["lines"])
+    assert "Speedup against concurrency" in Path("out/report.html").read_text()
+
+
+def test_a_sweep_without_plain_points_says_how_to_get_a_map(scenario: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    few = ["--set", "sweep.concurrency=1,2", "--set", SMALL[0], "--set", SMALL[1]]
+    assert main(["sweep", str(scenario), "--variant", "ngram", *few, "--out", "out"]) == 0
+    wanted = "No break-even map: every point speculates. With the drafter none among them there is one"
+    assert wanted in " ".join(capsys.readouterr().out.split())
+    assert "--set sweep.drafter=none,ngram" in Path("out/report.md").read_text()
+
+
+def test_check_says_how_many_points_none_makes(scenario: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["check", str(scenario), *SETS]) == 0
+    assert "6 points instead of 8" in capsys.readouterr().out
+
+
+def test_a_comparison_over_drafters_is_told_the_same(scenario: Path) -> None:
+    question = ask_ab(
+        scenario, [*MAP, "optimizations.overlap=off"], "sampling_params=refill", ["sampling_params=signature"]
+    )
+    assert len(question.comparisons) == 6
+    assert any("6 points instead of 8" in note for note in question.notes)
 
 
 @pytest.mark.parametrize(

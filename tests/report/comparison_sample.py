@@ -10,7 +10,14 @@ from typing import Any
 from sample import ANALYSIS, GATES, POINT
 
 from specbench.records import (
+    DOES_NOT_PAY,
+    NOT_CLEAR,
+    NOT_COMPARED,
+    PAYS,
     Analysis,
+    BreakEven,
+    BreakEvenCell,
+    BreakEvenLine,
     Comparison,
     Difference,
     Distribution,
@@ -260,6 +267,71 @@ SWEEP = replace(
     command="specbench sweep scenarios/quickstart.yaml --set sweep.concurrency=1,2,8 --set sweep.draft_len=2,4,8",
 )  # fmt: skip
 
+
+def break_even_cell(
+    concurrency: int, point: int, speedup: float | None, width: float | None, verdict: str
+) -> BreakEvenCell:
+    """A cell whose interval is ``speedup`` less and more ``width``, as multiples."""
+    low, high = (None, None) if speedup is None or width is None else (speedup - width, speedup + width)
+    percents = [None if ratio is None else 100 * (ratio - 1) for ratio in (speedup, low, high)]
+    plain = 20.0 * concurrency**0.8
+    return BreakEvenCell(
+        concurrency=concurrency, point=point, baseline_point=None if speedup is None else 0,
+        rounds=0 if speedup is None else 5, tokens_per_s=None if speedup is None else plain * speedup,
+        baseline_tokens_per_s=None if speedup is None else plain, speedup_pct=percents[0], ci_low_pct=percents[1],
+        ci_high_pct=percents[2], alpha=0.01, p_value=0.004, p_holm=0.02, verdict=verdict,
+        acceptance_length=None if speedup is None else 1.9 - 0.01 * concurrency,
+        tokens_identical=None if speedup is None else concurrency < 16,
+    )  # fmt: skip
+
+
+def break_even_line(
+    drafter: str, draft_len: int, cells: list[BreakEvenCell], low: int | None, high: int | None, answer: str
+) -> BreakEvenLine:
+    return BreakEvenLine(drafter, draft_len, {}, cells, low, high, answer)
+
+
+MAP = BreakEven([
+    break_even_line("ngram", 2, [
+        break_even_cell(1, 3, 1.214, 0.061, PAYS), break_even_cell(4, 4, 1.052, 0.081, NOT_CLEAR),
+        break_even_cell(16, 5, 0.861, 0.052, DOES_NOT_PAY)], 1, 16, "stops paying between 1 and 16, not clear at 4"),
+    break_even_line("ngram", 4, [
+        break_even_cell(1, 6, 1.318, 0.079, PAYS), break_even_cell(4, 7, 0.951, 0.033, DOES_NOT_PAY),
+        break_even_cell(16, 8, 0.702, 0.038, DOES_NOT_PAY)], 1, 4, "stops paying between 1 and 4"),
+    break_even_line("ngram+eagle3", 4, [
+        break_even_cell(1, 9, 2.243, 0.114, PAYS), break_even_cell(4, 10, 1.671, 0.093, PAYS),
+        break_even_cell(16, 11, 1.402, None, NOT_CLEAR)], 4, None, "pays up to 4, not clear at 16"),
+    break_even_line("eagle3", 4, [
+        break_even_cell(1, 12, 1.912, 0.093, PAYS), break_even_cell(4, 13, 1.471, 0.121, PAYS),
+        break_even_cell(16, 14, None, None, NOT_COMPARED)], 4, None, "pays up to 4, not compared at 16"),
+])  # fmt: skip
+
+
+def drafter_point(index: int, drafter: str, draft_len: int, cell: BreakEvenCell) -> Any:
+    """The point behind a cell, or where ``drafter`` is none the one that it is compared with."""
+    axes = {
+        "workload.concurrency": cell.concurrency, "drafter.name": drafter, "drafter.draft_len": draft_len
+    }  # fmt: skip
+    point = replace(sweep_point(index, cell.concurrency, draft_len), drafter=drafter, axes=axes)
+    if cell.speedup_pct is None:
+        failed = replace(SWEEP.points[-1], point=index, drafter=drafter, concurrency=cell.concurrency, axes=axes)
+        return replace(failed, draft_len=draft_len)
+    speed = cell.baseline_tokens_per_s if drafter == "none" else cell.tokens_per_s
+    assert speed is not None
+    length = 1.0 if drafter == "none" else cell.acceptance_length
+    per_user = speed / cell.concurrency
+    return replace(point, output_tokens_per_s=speed, tokens_per_s_per_user=per_user, acceptance_length=length)
+
+
+_CELLS = [("none", 0, cell) for cell in MAP.lines[0].cells]
+_CELLS += [(line.drafter, line.draft_len, cell) for line in MAP.lines for cell in line.cells]
+BREAK_EVEN = replace(
+    SWEEP, break_even=MAP, command="specbench sweep scenarios/drafters_sweep.yaml",
+    points=[drafter_point(index, *found) for index, found in enumerate(_CELLS)],
+)  # fmt: skip
+"""A sweep over drafters, with every verdict, a cell without an interval and one that was not compared."""
+NO_MAP = replace(SWEEP, break_even=BreakEven([], 0.95, "No break-even map: every point speculates."))
+
 SIMULATED = replace(AB_SWEEP, label="SIMULATED, forced acceptance", comparisons=[
     replace(item, label="SIMULATED, forced acceptance") for item in AB_SWEEP.comparisons])  # fmt: skip
 
@@ -296,6 +368,7 @@ COMPARED: dict[str, Analysis] = {
     "ab-interrupted": INTERRUPTED,
     "ab-nothing": NOTHING_COMPARED,
     "sweep": SWEEP,
+    "break-even": BREAK_EVEN,
     "simulated": SIMULATED,
     "defect": AB_DEFECT,
     "defects": AB_DEFECTS,

@@ -11,12 +11,15 @@ from comparison_sample import (
     AB_INVALID,
     AB_MIXED,
     AB_SWEEP,
+    BREAK_EVEN,
     EACH,
     FASTER,
     INCONCLUSIVE,
     INTERRUPTED,
     INVALID_ARM,
+    MAP,
     NGRAM,
+    NO_MAP,
     OUTPUT_CHANGED,
     SIMULATED,
     SWEEP,
@@ -24,11 +27,12 @@ from comparison_sample import (
 from sample import POINT
 
 from specbench.records import Analysis, Difference, Gate
+from specbench.report.break_even import break_even_blocks
 from specbench.report.comparison import comparison_blocks, evidence, tokens_words, verdict_line
 from specbench.report.comparison_summary import pays_table, summary_table
 from specbench.report.facts import setup_facts
 from specbench.report.formats import csv, html, markdown
-from specbench.report.layout import Block, Facts, Prose, Table
+from specbench.report.layout import Block, Facts, Judged, Prose, Table, cell_text
 from specbench.report.report import build_report
 from specbench.report.sweep import sweep_headline, wide_table
 from specbench.report.words import duration_words, effect_decimals, p_words, percent, plural, point_words, short_keys
@@ -357,3 +361,42 @@ def test_the_highest_point_of_a_sweep_is_told_with_the_spread_of_its_trials() ->
     assert found.header[1:3] == ("tok/s", "trials")
     assert [row[2] for row in found.texts()] == ["100.0 to 104.0", "103.0 to 107.0", "1,200.0 to 1,201.0"]
     assert "trials" not in wide_table([replace(POINT, trial_tokens_per_s=[1.0])]).header
+
+
+def test_a_break_even_map_is_a_table_of_drafters_by_concurrency() -> None:
+    report = build_report(BREAK_EVEN)
+    answers, speedups, lengths = report.sections[0].blocks[:3]
+    assert isinstance(answers, Prose)
+    assert answers.lines[1] == "ngram, K = 4: stops paying between 1 and 4"
+    assert answers.lines[-1] == "What is not clear takes more rounds: --set measure.repeats=N"
+    assert isinstance(speedups, Table)
+    assert speedups.header == ("drafter", "K", "1", "4", "16")
+    assert [cell_text(cell) for cell in speedups.rows[0]] == [
+        "ngram", "2", "1.21 [1.15, 1.27] +", "1.05 [0.97, 1.13] ?", "0.86 [0.81, 0.91] -",
+    ]  # fmt: skip
+    assert [cell_text(row[-1]) for row in speedups.rows] == [
+        "0.86 [0.81, 0.91] -",
+        "0.70 [0.66, 0.74] -",
+        "1.40 ?",
+        "-",
+    ]
+    assert [cell.tone for cell in speedups.rows[0][2:] if isinstance(cell, Judged)] == ["good", "warn", "bad"]
+    assert "t intervals over 5 rounds, paired by round, 95% for all 12 cells together (Holm)" in speedups.note
+    assert "tokens are those of no speculation in 8 of 11 cells" in speedups.note
+    assert isinstance(lengths, Table)
+    assert [cell_text(cell) for cell in lengths.rows[3]] == ["eagle3", "4", "1.890", "1.860", "-"]
+
+
+def test_lines_that_differ_in_another_axis_name_it() -> None:
+    lines = [replace(line, axes={"workload.isl": isl}) for line, isl in zip(MAP.lines, (64, 64, 512, 512), strict=True)]
+    answers, speedups, *_ = break_even_blocks(replace(MAP, lines=lines))
+    assert isinstance(answers, Prose)
+    assert answers.lines[2].startswith("ngram+eagle3, K = 4, isl 512: ")
+    assert isinstance(speedups, Table)
+    assert (speedups.header[:3], speedups.num_keys) == (("drafter", "K", "isl"), 3)
+
+
+def test_a_sweep_without_a_map_says_how_to_get_one() -> None:
+    first = build_report(NO_MAP).sections[0].blocks[0]
+    assert first == Prose(("No break-even map: every point speculates.",))
+    assert break_even_blocks(None) == ()

@@ -66,7 +66,7 @@ def test_markdown(golden: Golden, name: str) -> None:
     golden(f"{name}.md", markdown.render(SAMPLES[name]))
 
 
-@pytest.mark.parametrize("name", [*RUNS, "ab", "ab-mixed", "sweep"])
+@pytest.mark.parametrize("name", [*RUNS, "ab", "ab-mixed", "sweep", "break-even"])
 def test_csv(golden: Golden, name: str) -> None:
     golden(f"{name}.csv", csv_format.render(SAMPLES[name]))
 
@@ -169,6 +169,25 @@ def test_csv_keeps_the_coordinates_of_a_sweep() -> None:
     assert rows[-1]["error"].startswith("the KV cache")
     compared = csv.DictReader(io.StringIO(csv_format.render(COMPARED["ab-sweep"])))
     assert [json.loads(row["axes"])["workload.concurrency"] for row in compared] == [1, 2, 4, 8]
+
+
+def test_csv_has_one_row_a_cell_of_a_break_even_map() -> None:
+    rows = list(csv.DictReader(io.StringIO(csv_format.render(COMPARED["break-even"]))))
+    assert [row["row"] for row in rows] == ["point"] * 15 + ["break-even"] * 12
+    cells = rows[15:]
+    assert [(row["drafter"], row["draft_len"], row["concurrency"]) for row in cells[2:4]] == [
+        ("ngram", "2", "16"),
+        ("ngram", "4", "1"),
+    ]
+    assert [row["verdict"] for row in cells[:3]] == ["pays", "not clear", "does not pay"]
+    assert float(cells[0]["ci_low_pct"]) < float(cells[0]["speedup_pct"]) < float(cells[0]["ci_high_pct"])
+    assert (cells[0]["n_units"], cells[0]["baseline"], cells[0]["acceptance_length"]) == ("5", "none", "1.89")
+    assert (cells[-1]["verdict"], cells[-1]["speedup_pct"], cells[-1]["n_units"]) == ("not compared", "", "0")
+    for row in cells[:-1]:
+        point, baseline = rows[int(row["point"])], next(r for r in rows if r["concurrency"] == row["concurrency"])
+        assert point["output_tokens_per_s"] == row["candidate_tokens_per_s"]
+        assert baseline["drafter"] == "none"
+        assert baseline["output_tokens_per_s"] == row["baseline_tokens_per_s"]
 
 
 def test_markdown_leaves_nothing_for_the_renderer_to_mistake() -> None:

@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from comparison_sample import AB_SWEEP, FASTER, SWEEP
+from comparison_sample import AB_SWEEP, BREAK_EVEN, FASTER, MAP, SWEEP
 from sample import ANALYSIS
 
 import specbench
@@ -106,3 +106,14 @@ def test_importing_specbench_loads_no_pandas() -> None:
 
     code = "import specbench, sys; print('pandas' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout.strip() == "False"
+
+
+def test_a_break_even_map_has_a_row_a_cell(tmp_path: Path) -> None:
+    (tmp_path / "analysis.json").write_text(json_format.render(BREAK_EVEN))
+    found = specbench.load_results(tmp_path).break_even
+    assert len(found) == sum(len(line.cells) for line in MAP.lines)
+    by_place = found.set_index(["drafter", "draft_len", "concurrency"])
+    assert by_place.loc[("ngram", 4, 16), "verdict"] == "does not pay"
+    assert by_place.loc[("ngram+eagle3", 4, 1), "speedup_pct"] == MAP.lines[2].cells[0].speedup_pct
+    (tmp_path / "analysis.json").write_text(json_format.render(SWEEP))
+    assert specbench.load_results(tmp_path).break_even.empty

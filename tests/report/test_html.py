@@ -12,7 +12,7 @@ from html.parser import HTMLParser
 from pathlib import Path
 
 import pytest
-from comparison_sample import AB, AB_INVALID, AB_SWEEP, COMPARED, FASTER, SWEEP
+from comparison_sample import AB, AB_INVALID, AB_SWEEP, BREAK_EVEN, COMPARED, FASTER, SWEEP
 from sample import ANALYSIS, BARE, INVALID
 
 from specbench.records import Analysis, Difference, Gate
@@ -142,6 +142,7 @@ def test_plots_of_each_kind() -> None:
     assert labels(AB) == single
     assert labels(AB_SWEEP) == [single[0], *(single[1:] * 4)]
     assert labels(SWEEP) == ["output tok/s against concurrency", "ms a step"]
+    assert labels(BREAK_EVEN) == ["Speedup against concurrency", *labels(SWEEP)]
     assert labels(ANALYSIS) == ["ms a step"]
     assert labels(BARE) == []
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from specbench.report.plots import ForestRow, UnitMark, distribution_plot, forest_plot, tukey_fences, units_plot
 from specbench.report.svg import Scale, legend, round_ticks, tag, text, tick_words
-from specbench.report.sweep_plots import series_plot, stacked_bars
+from specbench.report.sweep_plots import SpeedupLine, SpeedupMark, series_plot, speedup_plot, stacked_bars
 from specbench.stats.robust import find_outliers
 
 FASTER = ForestRow("a", 1.0, 0.5, 1.5, 0.5, "+1.0%", "good")
@@ -150,3 +150,46 @@ def test_parts_of_a_bar_follow_each_other() -> None:
     assert place(host, "x") == pytest.approx(place(device, "x") + place(device, "width"), abs=0.2)
     assert place(device, "width") == pytest.approx(9 * place(host, "width"), rel=0.02)
     assert stacked_bars([("idle", [("fill-device", "device", 0.0)])], "ms", 360)
+
+
+def mark(
+    concurrency: int, ratio: float, low: float | None, high: float | None, *, is_clear: bool = True
+) -> SpeedupMark:
+    return SpeedupMark(concurrency, ratio, low, high, f"{ratio:.2f}", is_clear)
+
+
+@pytest.mark.parametrize("width", [360, 960])
+def test_speedups_lie_on_their_side_of_the_break_even(width: int) -> None:
+    pays = SpeedupLine("ngram, K = 2", [mark(1, 1.5, 1.4, 1.6), mark(4, 1.0, 0.9, 1.1, is_clear=False)])
+    fails = SpeedupLine("ngram, K = 4", [mark(1, 2 / 3, 0.6, 0.7), mark(4, 0.5, None, None)])
+    drawing = speedup_plot([pays, fails], width)
+    one = place(found(drawing, "line", "zero")[0], "y1")
+    (above,) = (place(dot, "cy") for dot in found(drawing, "circle", "fill-s0"))
+    below = [place(dot, "cy") for dot in found(drawing, "circle", "fill-s1")]
+    assert one - above == pytest.approx(below[0] - one, abs=0.2)  # 1.5 times and 1.5 times as slow are as far from 1
+    assert below[1] > below[0]
+    (hollow,) = found(drawing, "circle", "open line-s0")
+    assert place(hollow, "cy") == pytest.approx(one, abs=0.2)
+    bars = [bar for class_ in ("s0", "s1") for bar in found(drawing, "line", f"bar line-{class_}")]
+    assert len(bars) == 3  # one has no interval
+    assert place(bars[0], "y1") > above > place(bars[0], "y2")
+    assert {place(dot, "cx") for dot in found(drawing, "circle", "fill-s0")}.isdisjoint(
+        place(dot, "cx") for dot in found(drawing, "circle", "fill-s1")
+    )
+    assert all(0 <= place(dot, "cx") <= width for dot in found(drawing, "circle", ""))
+
+
+def test_an_interval_that_dwarfs_the_speedups_ends_at_the_frame() -> None:
+    wild = SpeedupLine("wild", [mark(1, 1.2, 0.01, 90.0, is_clear=False), mark(16, 0.9, 0.8, 1.0)])
+    drawing = speedup_plot([wild], 960)
+    frame = [place(bar, "y1") for bar in found(drawing, "line", "axis")]
+    bar = found(drawing, "line", "bar line-s0")[0]
+    assert min(frame) <= place(bar, "y2") < place(bar, "y1") <= max(frame)
+    dots = sorted(place(dot, "cy") for dot in found(drawing, "circle", ""))
+    assert dots[1] - dots[0] > 40  # the speedups stay readable
+
+
+def test_one_speedup_alone_has_a_plot() -> None:
+    drawing = speedup_plot([SpeedupLine("ngram, K = 2", [mark(4, 1.0, None, None, is_clear=False)])], 360)
+    assert "nan" not in drawing
+    assert len(found(drawing, "circle", "open")) == 1

@@ -13,8 +13,8 @@ from specbench.errors import InputError, ScenarioError
 from specbench.scenario.axes import VARIANT
 from specbench.scenario.loader import open_scenario
 from specbench.scenario.resolve import resolve
-from specbench.scenario.schema import Scenario
-from specbench.scenario.sweep import expand_sweep
+from specbench.scenario.schema import Drafter, Scenario
+from specbench.scenario.sweep import expand_sweep, merged_points
 from specbench.scenario.sweep_conflicts import MAX_POINTS, swept_keys
 from specbench.scenario.yaml12 import to_plain
 
@@ -108,6 +108,7 @@ def test_keys_that_say_how_it_is_measured_are_not_swept() -> None:
 OWN_LENGTHS = "model: tiny\nworkload: {kind: %s, osl: 8%s}\n"
 OPEN: dict[str, tuple[Any, str]] = {
     "model.revision": ("main", BASE),
+    "drafter.model": ("tiny", BASE.replace("ngram", "{name: draft_model, model: random:tiny}")),
     "acceptance.length": (1.5, BASE + "acceptance: {mode: forced, length: 2.0}\n"),
     "acceptance.source": (".", BASE + "acceptance: {mode: replay, source: .}\n"),
     "workload.path": ("other.jsonl", OWN_LENGTHS % ("prompts", ", path: other.jsonl")),
@@ -160,3 +161,62 @@ def _default(scenario: Scenario, key: str) -> Any:
         return "off"
     section, _, name = key.partition(".")
     return to_plain(resolve(scenario).scenario.model_dump())[section][name]
+
+
+DRAFTERS = BASE + "sweep: {drafter: [none, ngram], draft_len: [2, 4], concurrency: [1, 4]}\n"
+
+
+def _in_full(path: Path, *overrides: str) -> list[tuple[str, int, int]]:
+    """Drafter, K and concurrency of each point, defaults written out."""
+    file = open_scenario(path, overrides)
+    scenarios = [file.changed(point.overrides, drop=("sweep",)) for point in expand_sweep(file)]
+    resolved = [resolve(scenario).scenario for scenario in scenarios]
+    return [(one.drafter.name, one.drafter.draft_len or 0, one.workload.concurrency) for one in resolved]
+
+
+def test_the_drafter_none_is_not_crossed_with_k(write: Write) -> None:
+    path = write(DRAFTERS)
+    expected = [("none", 0), ("ngram", 2), ("ngram", 4)]
+    assert _in_full(path) == [(name, length, concurrency) for concurrency in (1, 4) for name, length in expected]
+    assert [(point["drafter.name"], point["drafter.draft_len"]) for point in _coordinates(path)] == expected * 2
+    assert merged_points(open_scenario(path)) == [
+        "the drafter none drafts nothing: its K is 0, and drafter.draft_len is not varied for it: 6 points instead of 8"
+    ]
+
+
+def test_without_none_or_without_k_nothing_is_merged(write: Write) -> None:
+    for sweep in ("drafter: [ngram], draft_len: [2, 4]", "drafter: [none, ngram]", "draft_len: [2, 4]"):
+        file = open_scenario(write(BASE + f"sweep: {{{sweep}}}\n"))
+        assert merged_points(file) == []
+        assert len(expand_sweep(file)) == 2
+
+
+def test_none_takes_nothing_of_the_scenarios_drafter(write: Write) -> None:
+    base = BASE.replace("drafter: ngram", "drafter: {name: ngram, runtime_draft_len: {2: 3}, min_ngram: 2}")
+    file = open_scenario(write(base + "sweep: {drafter: [none, ngram]}\n"))
+    plain, ngram = (file.changed(point.overrides, drop=("sweep",)).drafter for point in expand_sweep(file))
+    assert plain == Drafter(name="none")
+    assert (ngram.runtime_draft_len, ngram.min_ngram) == ({2: 3}, 2)
+
+
+def test_none_in_step_has_k_0_whatever_the_list_says(write: Write) -> None:
+    lists = "drafter.name: [none, ngram, ngram], drafter.draft_len: [4, 2, 4], drafter.max_ngram: [3, 3, 2]"
+    path = write(BASE + f"sweep: {{zip: {{{lists}}}}}\n")
+    assert _in_full(path) == [("none", 0, 1), ("ngram", 2, 1), ("ngram", 4, 1)]
+    assert _coordinates(path)[0] == {"drafter.name": "none", "drafter.draft_len": 0}
+    assert "drafter.draft_len, drafter.max_ngram is not varied" in merged_points(open_scenario(path))[0]
+
+
+def test_none_commits_a_token_a_step_where_acceptance_is_forced(write: Write) -> None:
+    path = write(BASE + "acceptance: {mode: forced, length: 2.4}\nsweep: {grid: {drafter.name: [none, ngram]}}\n")
+    file = open_scenario(path, ["sweep.grid.acceptance.length=1.5,2.5"])
+    lengths = [file.changed(point.overrides, drop=("sweep",)).acceptance.length for point in expand_sweep(file)]
+    assert lengths == [1.0, 1.5, 2.5]
+
+
+def test_an_unknown_drafter_names_its_place(write: Write) -> None:
+    file = open_scenario(write(BASE + "sweep: {drafter: [none, ngam]}\n"))
+    with pytest.raises(InputError, match="unknown drafter 'ngam'") as caught:
+        file.changed(expand_sweep(file)[1].overrides, drop=("sweep",))
+    assert caught.value.where == f"{file.path}:4 (sweep.drafter: ngam): drafter.name"
+    assert caught.value.hint == "did you mean 'ngram'?"

@@ -1,4 +1,6 @@
-"""Points and comparisons, one row each: stable columns, units in their names, an empty cell for what is not known."""
+"""Points, comparisons and cells of a break-even map, one row each: stable columns, units in their names, an empty cell
+for what is not known.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +11,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import fields
 from typing import Any
 
-from specbench.records import INVALID, Analysis, Comparison, Distribution, Point
+from specbench.records import INVALID, Analysis, BreakEvenCell, BreakEvenLine, Comparison, Distribution, Point
 
 DISTRIBUTIONS = ("ttft_ms", "tpot_ms", "itl_ms", "e2e_ms")
 LISTS = ("conditional_acceptance", "joint_acceptance", "trial_tokens_per_s")
@@ -128,12 +130,42 @@ def _validity(is_invalid: bool) -> str:
     return INVALID if is_invalid else "valid"
 
 
+def flatten_cells(analysis: Analysis) -> list[Row]:
+    """The break-even map, a row a cell: the drafter against none, under the columns of points and comparisons."""
+    if analysis.break_even is None:
+        return []
+    confidence, invalid = analysis.break_even.confidence, _invalid_points(analysis)
+    return [
+        _flatten_cell(line, cell, confidence) | {"validity": _validity(cell.point in invalid)}
+        for line in analysis.break_even.lines
+        for cell in line.cells
+    ]
+
+
+def _flatten_cell(line: BreakEvenLine, cell: BreakEvenCell, confidence: float) -> Row:
+    own = set(COMPARISON_COLUMNS) & {item.name for item in fields(BreakEvenCell)}
+    return {
+        "point": cell.point,
+        "drafter": line.drafter,
+        "draft_len": line.draft_len,
+        "concurrency": cell.concurrency,
+        "axes": _object(line.axes),
+        "baseline": "none",
+        "candidate": line.drafter,
+        "n_units": cell.rounds,
+        "confidence": confidence,
+        "acceptance_length": cell.acceptance_length,
+        "candidate_tokens_per_s": cell.tokens_per_s,
+        **{name: getattr(cell, name) for name in COMPARISON_COLUMNS if name in own},
+    }
+
+
 def _object(values: dict[str, Any]) -> str:
     return json.dumps(values, ensure_ascii=False, default=str) if values else ""
 
 
 def rows(analysis: Analysis) -> list[Row]:
-    """Points first, then comparisons; ``row`` says which."""
+    """Points first, then comparisons, then the cells of a break-even map; ``row`` says which."""
     points = [
         {"row": "point", "kind": analysis.kind, "label": analysis.label, **row} for row in flatten_points(analysis)
     ]
@@ -141,11 +173,14 @@ def rows(analysis: Analysis) -> list[Row]:
         {"row": "comparison", "kind": analysis.kind, "label": item.label, **flatten_comparison(item)}
         for item in analysis.comparisons
     ]
-    return [*points, *compared]
+    cells = [
+        {"row": "break-even", "kind": analysis.kind, "label": analysis.label, **row} for row in flatten_cells(analysis)
+    ]
+    return [*points, *compared, *cells]
 
 
 def render(analysis: Analysis) -> str:
-    """The points and comparisons of the analysis as CSV text, a row each, under a header line.
+    """The points, comparisons and break-even cells of the analysis as CSV text, a row each, under a header line.
 
     Gates, ranges, units and the environment are in the JSON alone.
     """

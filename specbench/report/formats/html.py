@@ -12,7 +12,7 @@ from markupsafe import Markup
 
 from specbench.records import Analysis
 from specbench.report.figures import Figure, draw_figures
-from specbench.report.layout import Facts, GateList, Prose, Report, Table, Word, cell_text, count_gates
+from specbench.report.layout import Facts, GateList, Judged, Prose, Report, Table, Word, cell_text, count_gates
 from specbench.report.report import build_report
 
 TEMPLATE = "report.html.j2"
@@ -80,4 +80,4 @@ def _is(kind: type) -> Any:
 
 
 def _tone(cell: Any) -> str:
-    return cell.tone if isinstance(cell, Word) else ""
+    return cell.tone if isinstance(cell, Word | Judged) else ""
