@@ -2,7 +2,8 @@
 
 A registry maps a name to ``"module:attribute"`` and a one-line summary, so that listing and checking names costs
 no import. The implementation is imported when it is chosen. Third parties add entries through the entry point groups
-``specbench.<kind>`` (drafters, models, workloads, formats, attention, devices, sim_presets, optimizations, presets).
+``specbench.<kind>`` (drafters, heads, models, workloads, formats, attention, devices, sim_presets, optimizations,
+presets).
 """
 
 from __future__ import annotations
@@ -90,6 +91,25 @@ DRAFTERS = Registry(
     {
         "none": Entry("specbench.engine.drafters.none:NoDrafter", "no speculation, K = 0"),
         "ngram": Entry("specbench.engine.drafters.ngram:NgramDrafter", "prompt lookup inside the step"),
+        "eagle3": Entry(
+            "specbench.engine.drafters.eagle3:Eagle3Drafter", "one layer over three of the target's states"
+        ),
+        "mtp": Entry("specbench.engine.drafters.mtp:MtpDrafter", "modules over the target's last hidden state"),
+        "draft_model": Entry(
+            "specbench.engine.drafters.draft_model:DraftModelDrafter", "a small model with the target's tokenizer"
+        ),
+    },
+)
+
+HEADS = Registry(
+    "heads",
+    {
+        "smollm2-135m-eagle3": Entry(
+            "specbench.engine.drafters.heads:SMOLLM2_135M_EAGLE3", "eagle3 for SmolLM2-135M-Instruct, trained here"
+        ),
+        "smollm2-135m-mtp": Entry(
+            "specbench.engine.drafters.heads:SMOLLM2_135M_MTP", "mtp for SmolLM2-135M-Instruct, trained here"
+        ),
     },
 )
 
@@ -180,5 +200,16 @@ OPTIMIZATIONS = Registry(
 
 ALL: dict[str, Registry] = {
     registry.kind: registry
-    for registry in (DEVICES, SIM_PRESETS, DRAFTERS, ATTENTION, MODELS, PRESETS, WORKLOADS, FORMATS, OPTIMIZATIONS)
+    for registry in (
+        DEVICES,
+        SIM_PRESETS,
+        DRAFTERS,
+        HEADS,
+        ATTENTION,
+        MODELS,
+        PRESETS,
+        WORKLOADS,
+        FORMATS,
+        OPTIMIZATIONS,
+    )
 }

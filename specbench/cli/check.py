@@ -24,6 +24,7 @@ from specbench.scenario.planner import BASE, plan_run
 from specbench.scenario.questions import count_points
 from specbench.scenario.resolve import ResolvedScenario, longest, model_spec, resolve, workload_settings
 from specbench.scenario.schema import json_schema
+from specbench.scenario.sweep import merged_points
 from specbench.scenario.units import format_bytes
 from specbench.workloads import mt_bench
 
@@ -54,6 +55,7 @@ def check_command(
     summary = summarize(resolved, plan, variants)
     # A variant may set what the sweep varies, and still be right for `run`, which has one point.
     summary["sweep_points"] = count_points(file) if variant is None else None
+    summary["sweep_notes"] = merged_points(file)
     summary["known_defects"] = find_defects(file, resolved, variants, variant)
     if json:
         print_json({"scenario": plan.scenario, "summary": summary, "plan_sha256": plan.sha256})
@@ -99,7 +101,7 @@ def summarize(resolved: ResolvedScenario, plan: RunPlan, variants: list[str]) ->
     requests = _requests(resolved)
     longest_output = longest(workload_settings(scenario).osl)
     windows = scenario.measure.windows
-    block = block_bytes(model, engine.dtype, engine.tokens_per_block)
+    block = block_bytes(model, engine.dtype, engine.tokens_per_block, resolved.draft)
     return {
         "model": scenario.model.source,
         "architecture": model.architecture,
@@ -109,6 +111,7 @@ def summarize(resolved: ResolvedScenario, plan: RunPlan, variants: list[str]) ->
         "device": engine.device,
         "dtype": engine.dtype,
         "weights_bytes": resolved.memory.weights_bytes,
+        "draft_weights_bytes": resolved.memory.draft_weights_bytes,
         "kv_cache_bytes": resolved.memory.kv_cache_bytes,
         "state_bytes": resolved.memory.state_bytes,
         "workspace_bytes": resolved.memory.workspace_bytes,
@@ -118,6 +121,9 @@ def summarize(resolved: ResolvedScenario, plan: RunPlan, variants: list[str]) ->
         "kv_bytes_per_token": block // engine.tokens_per_block,
         "draft_len": engine.drafter.max_draft_len,
         "runtime_draft_len": dict(engine.drafter.runtime_draft_len) or None,
+        "drafter": engine.drafter.name,
+        "draft_model": None if resolved.draft is None else resolved.draft.source,
+        "draft_parameters": None if resolved.draft is None else resolved.draft.num_parameters,
         "concurrency": scenario.workload.concurrency,
         "trials": len(plan.trials),
         "warmup_requests": plan.warmup_requests,
@@ -148,6 +154,9 @@ def describe(summary: dict[str, Any]) -> list[tuple[str, str]]:
             f"{draft_len}{most}; {summary['warmup_requests']} requests before, to warm up",
         ),
     ]
+    if summary["draft_model"] is not None:
+        size_words = f"{summary['draft_parameters'] / 1e6:.1f}M parameters"
+        lines.insert(1, ("drafter", f"{summary['drafter']}: {summary['draft_model']}, {size_words}"))
     if summary["device"] == SIM:
         lines.insert(0, ("SIMULATED", "device times are declared (engine.sim), and nothing is computed"))
     windows = summary["windows"]
@@ -155,7 +164,8 @@ def describe(summary: dict[str, Any]) -> list[tuple[str, str]]:
         contexts = ", ".join(f"{kv_len:,}" for kv_len in windows["kv_len"])
         lines.append(("windows", f"{windows['steps']} decode steps each from a synthetic cache of {contexts} tokens"))
     if (summary["sweep_points"] or 1) > (len(windows["kv_len"]) if windows else 1):
-        lines.append(("sweep", f"{summary['sweep_points']} points, each is right as well; run leaves them out"))
+        notes = "".join(f"; {note}" for note in summary["sweep_notes"])
+        lines.append(("sweep", f"{summary['sweep_points']} points, each is right as well; run leaves them out{notes}"))
     if summary["variants"]:
         lines.append(("variants", f"{', '.join(summary['variants'])}: each is right as well"))
     return lines
@@ -167,8 +177,9 @@ def _memory_line(summary: dict[str, Any], size: dict[str, str]) -> str:
     if summary["device"] == SIM:
         return f"no weights, no KV cache; the books of {blocks} take {size['kv_cache_bytes']}; {available}"
     state = f"recurrent state {size['state_bytes']}, " if summary["state_bytes"] else ""
+    draft = f"draft weights {size['draft_weights_bytes']}, " if summary["draft_weights_bytes"] else ""
     return (
-        f"weights {size['weights_bytes']}, KV cache {size['kv_cache_bytes']} ({blocks}, "
+        f"weights {size['weights_bytes']}, {draft}KV cache {size['kv_cache_bytes']} ({blocks}, "
         f"{summary['kv_bytes_per_token'] / 1024:.1f} KiB a token), {state}"
         f"workspace {size['workspace_bytes']}; {available}"
     )

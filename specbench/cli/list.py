@@ -10,13 +10,16 @@ import typer
 
 from specbench.cli.tables import print_json, print_table
 from specbench.device.times import TimesPreset
+from specbench.engine.drafters.heads import Head
 from specbench.engine.optimizations.base import Exactness, Toggle, load_toggle
 from specbench.engine.optimizations.defects import KNOWN_DEFECT
 from specbench.errors import UnknownNameError
-from specbench.registry import ALL, DEVICES, OPTIMIZATIONS, SIM_PRESETS
+from specbench.registry import ALL, DEVICES, HEADS, OPTIMIZATIONS, SIM_PRESETS
 
 _IN_TABLE = ("name", "summary", "baseline", "recommended", "exactness")
 """What is short enough for a column of the toggles' table; the rest follows, a section a toggle."""
+_BELOW = ("source", "card", "directory")
+"""What is too long for a column beside others."""
 _OWN_PACKAGE = "specbench.engine.optimizations."
 _DOCS = "docs/optimizations"
 
@@ -30,16 +33,17 @@ def list_command(
     if json:
         print_json(rows)
         return
-    headers = [header for header in rows[0] if header != "source"] if rows else ["name"]
+    headers = [header for header in rows[0] if header not in _BELOW] if rows else ["name"]
     if kind == OPTIMIZATIONS.kind:
         headers = [header for header in headers if header in _IN_TABLE]
     print_table(headers, [[_cell(row.get(header)) for header in headers] for row in rows])
     if kind == OPTIMIZATIONS.kind:
         for row in rows:
             _print_toggle(row)
-    if kind == SIM_PRESETS.kind:
-        print()
-        print_table(["name", "source"], [[row["name"], row["source"]] for row in rows])
+    for header in _BELOW if rows else ():
+        if header in rows[0] and kind in (SIM_PRESETS.kind, HEADS.kind):
+            print()
+            print_table(["name", header], [[row["name"], _cell(row[header])] for row in rows])
 
 
 def describe_kinds() -> list[dict[str, Any]]:
@@ -48,7 +52,8 @@ def describe_kinds() -> list[dict[str, Any]]:
 
 
 def describe_names(kind: str) -> list[dict[str, Any]]:
-    """Each name of one registry; toggles with their variants, declared times with their numbers and source.
+    """Each name of one registry; toggles with their variants, declared times with their numbers and source, draft heads
+    with their target and the first line of their card.
 
     :raises UnknownNameError: no registry of that kind.
     """
@@ -59,7 +64,18 @@ def describe_names(kind: str) -> list[dict[str, Any]]:
         rows = [{**row, **_describe_toggle(load_toggle(row["name"]))} for row in rows]
     if kind == SIM_PRESETS.kind:
         rows = [{**row, **_declared_times(row["name"])} for row in rows]
+    if kind == HEADS.kind:
+        rows = [{**row, **_describe_head(HEADS.load(row["name"]))} for row in rows]
     return rows
+
+
+def _describe_head(head: Head) -> dict[str, Any]:
+    return {
+        "drafter": head.drafter,
+        "target": head.target,
+        "card": head.read_card_line() or (None if head.is_here else "not in this installation"),
+        "directory": str(head.directory),
+    }
 
 
 def _declared_times(name: str) -> dict[str, Any]:

@@ -3,22 +3,72 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from difflib import get_close_matches
 
 from specbench.device.times import SIM, DeviceTimes
-from specbench.errors import InputError
+from specbench.engine.tree_spec import TreeSpec, check_tree_drafter
+from specbench.errors import InputError, UnknownNameError
+from specbench.registry import DRAFTERS
 
 DTYPES = ("bfloat16", "float32", "float16")
 MAX_DRAFT_LEN = 16
 """Cap on K: rows a generation request takes in a step are K + 1, and every slot reserves them."""
 
 
-def positions_for(length: int, max_draft_len: int) -> int:
+RANDOM_PREFIX = "random:"
+"""Before a model's name: with random weights of its shape."""
+LOOKUP_DRAFTERS = ("ngram",)
+"""Drafters that look up what is known, and may find nothing."""
+MODEL_DRAFTERS = ("eagle3", "mtp", "draft_model")
+"""Drafters that compute, with weights of their own, and always propose."""
+PAIR = "+"
+REJECTION = "rejection"
+"""Mode of acceptance whose tokens are draws of the target's distribution, and depend on the drafts."""
+
+
+def drafter_parts(name: str) -> tuple[str, ...]:
+    """``ngram+eagle3`` -> its drafters in order; one that stands alone is the only part. Nothing is checked."""
+    return tuple(name.split(PAIR))
+
+
+def require_drafter(name: str, *, where: str = "drafter.name") -> tuple[str, ...]:
+    """The parts of a drafter's name, each in the registry.
+
+    :raises UnknownNameError: a part that no registry has; names the nearest.
+    :raises InputError: a pair that is not a lookup and then a drafter with a model.
+    """
+    parts = drafter_parts(name)
+    for index, part in enumerate(parts):
+        if part not in DRAFTERS:
+            near = get_close_matches(part, list(DRAFTERS), n=1)
+            meant = PAIR.join([*parts[:index], *near, *(other.strip() for other in parts[index + 1 :])])
+            raise UnknownNameError(
+                f"unknown drafter {part!r}; allowed: {', '.join(sorted(DRAFTERS))}",
+                where=where,
+                hint=f"did you mean {meant!r}?" if near else None,
+            )
+    # What another package brought is known by its name alone; the engine asks it what it is.
+    wrong_first = parts[0] in ("none", *MODEL_DRAFTERS)
+    wrong_second = parts[-1] in ("none", *LOOKUP_DRAFTERS)
+    if len(parts) > 2 or (len(parts) == 2 and (wrong_first or wrong_second)):
+        raise InputError(
+            f"{name!r} is no pair; allowed: a lookup ({', '.join(LOOKUP_DRAFTERS)}), then a drafter with a model "
+            f"({', '.join(MODEL_DRAFTERS)})",
+            where=where,
+            hint=f"{LOOKUP_DRAFTERS[0]}{PAIR}{MODEL_DRAFTERS[0]}",
+        )
+    return parts
+
+
+def positions_for(length: int, max_draft_len: int, num_ahead: int = 0) -> int:
     """Positions, and so KV cells, that a sequence of at most ``length`` tokens may touch.
 
     A request is scheduled while the host has seen fewer than ``length`` tokens of it. The step in flight may commit
     K + 1 more, and the next one has K + 1 rows after them.
+
+    :param num_ahead: :attr:`DrafterSpec.num_ahead`.
     """
-    return length + 2 * (max_draft_len + 1)
+    return length + 2 * (max_draft_len + 1) + num_ahead
 
 
 @dataclass(frozen=True)
@@ -39,9 +89,16 @@ class ModelSpec:
 class DrafterSpec:
     """Which drafter proposes, and how many tokens.
 
+    :param name: of a drafter, or a pair such as ``ngram+eagle3``: the lookup, and the second where it finds nothing.
+    :param model: the draft head or draft model, see :mod:`specbench.engine.drafters.head_location`; None: what ships
+        for the target, or what its checkpoint carries.
     :param draft_len: K, draft tokens a request and step.
     :param runtime_draft_len: (largest batch size, K) pairs in rising order; a batch takes the first that holds it,
         a batch above all of them takes K = 0. Empty: always ``draft_len``.
+    :param model: where a drafter's weights are: a head's name, a directory or a hub id; None: those that belong to the
+        target.
+    :param tree: the drafts branch, K is the depth; None: one draft token follows another.
+    :raises InputError: a tree with a drafter that drafts none, or with another K.
     """
 
     name: str = "none"
@@ -49,6 +106,17 @@ class DrafterSpec:
     runtime_draft_len: tuple[tuple[int, int], ...] = ()
     max_ngram: int = 3
     min_ngram: int = 1
+    model: str | None = None
+    tree: TreeSpec | None = None
+
+    def __post_init__(self) -> None:
+        if self.tree is not None:
+            check_tree_drafter(self.tree, self.name, [self.max_draft_len, *(k for _, k in self.runtime_draft_len)])
+
+    @property
+    def model_part(self) -> str | None:
+        """The drafter of :data:`MODEL_DRAFTERS` that proposes, alone or behind a lookup; None where none does."""
+        return next((part for part in drafter_parts(self.name) if part in MODEL_DRAFTERS), None)
 
     def draft_len_for(self, batch_size: int) -> int:
         """K for a step with ``batch_size`` generation requests."""
@@ -64,6 +132,27 @@ class DrafterSpec:
         """The largest K any step can use."""
         return max([self.draft_len if not self.runtime_draft_len else 0, *(k for _, k in self.runtime_draft_len)])
 
+    def num_nodes_for(self, draft_len: int) -> int:
+        """Nodes of the draft tree in a step with K = ``draft_len``; 0: the step has none."""
+        return 0 if self.tree is None or not draft_len else self.tree.num_nodes
+
+    @property
+    def max_rows(self) -> int:
+        """The most rows a generation request takes in a step."""
+        return (self.num_nodes_for(self.max_draft_len) or self.max_draft_len) + 1
+
+    @property
+    def num_ahead(self) -> int:
+        """Positions behind the K + 1 of a step that its rows, or a drafter with a cache of its own, may write to.
+
+        After a step that accepts all of its tokens, such a drafter goes on behind them, one row for each draft token
+        but the last, which it does not read.
+        """
+        if self.tree is not None:
+            return self.tree.num_ahead
+        has_cache = any(part not in ("none", *LOOKUP_DRAFTERS) for part in drafter_parts(self.name))
+        return max(self.max_draft_len - 1, 0) if has_cache else 0
+
     @property
     def speculates(self) -> bool:
         """Whether device lengths may run ahead of what the host counts: any drafter, whatever its K in a step."""
@@ -74,7 +163,7 @@ class DrafterSpec:
 class AcceptanceSpec:
     """How draft tokens are accepted.
 
-    :param mode: ``strict``, ``forced`` or ``replay`` (each request brings the lengths it replays).
+    :param mode: ``strict``, ``rejection``, ``forced`` or ``replay`` (each request brings the lengths it replays).
     :param length: forced only; a mean acceptance length, bonus token included (1.0 <= length <= K + 1).
     :param rates: forced only; conditional acceptance rate by draft position, instead of ``length``.
     """
@@ -121,7 +210,7 @@ class EngineConfig:
                 f"draft_len {self.drafter.max_draft_len} is over the cap of {MAX_DRAFT_LEN}",
                 where="drafter.draft_len",
             )
-        rows = self.drafter.max_draft_len + 1
+        rows = self.drafter.max_rows
         if self.max_num_tokens < rows:
             raise InputError(
                 f"a generation request takes {rows} rows, but a step may carry {self.max_num_tokens}",
@@ -137,7 +226,7 @@ class EngineConfig:
     @property
     def num_padding_blocks(self) -> int:
         """KV blocks beside the pool, for the slot that padding requests share."""
-        return -(-positions_for(1, self.drafter.max_draft_len) // self.tokens_per_block)
+        return -(-positions_for(1, self.drafter.max_draft_len, self.drafter.num_ahead) // self.tokens_per_block)
 
     @property
     def padding_slot(self) -> int:
@@ -147,4 +236,4 @@ class EngineConfig:
     @property
     def max_positions(self) -> int:
         """Positions a sequence may touch: under overlap a step may run past the end that the host has not seen yet."""
-        return positions_for(self.max_seq_len, self.drafter.max_draft_len)
+        return positions_for(self.max_seq_len, self.drafter.max_draft_len, self.drafter.num_ahead)

@@ -6,7 +6,7 @@ The driver and the executor are written against :class:`Subject` alone.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Protocol
 
 from specbench.device.tracing import RangeRecorder, Span, Tracer
@@ -198,10 +198,12 @@ class BuiltinSubject:
         :param share: another subject with the same ``tracer``. Its weights are used when model, dtype and device are
             equal, its device when device and threads are; either subject may be closed first. :meth:`drain` of one
             takes the device times and ranges of both: drain before the other's turn.
+        :return: the subject, and the model with a fingerprint that tells a draft head or draft model as well.
         :raises InputError: the model or the configuration cannot be used.
         :raises ValueError: ``share`` has another tracer, which the ranges of the device would go to.
         """
         from specbench.engine.build import build_engine, open_device
+        from specbench.engine.drafters.draft_identity import find_draft_identity
 
         lease = None if share is None else share._lend_device(config, tracer)
         lease = lease or _DeviceLease(open_device(config, tracer), tracer)
@@ -211,12 +213,14 @@ class BuiltinSubject:
         except BaseException:
             lease.leave()
             raise
-        loaded = engine.loaded
+        draft = find_draft_identity(config) if engine.device.computes else None
+        loaded = engine.loaded if draft is None else replace(engine.loaded, fingerprint=draft.join(engine.loaded))
         description = {
             "model": loaded.source,
             "weights": config.model.weights if engine.device.computes else "none",
             "fingerprint": loaded.fingerprint,
             "num_parameters": loaded.num_parameters,
+            **({} if draft is None else {"draft_model": draft.source, "draft_parameters": draft.num_parameters}),
         }
         return cls(engine, recorder, description, lease), loaded
 

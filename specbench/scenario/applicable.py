@@ -6,6 +6,7 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
+from specbench.engine.config import RANDOM_PREFIX
 from specbench.engine.models.hf_config import parse_config, read_json_object
 from specbench.engine.models.presets import Preset
 from specbench.engine.optimizations.base import load_toggle
@@ -14,8 +15,6 @@ from specbench.registry import OPTIMIZATIONS, PRESETS
 from specbench.scenario.places import Issue, shorten
 from specbench.scenario.schema import Scenario
 from specbench.scenario.yaml12 import KeyPath
-
-RANDOM_PREFIX = "random:"
 
 
 def applicable_toggles(source: str) -> list[str]:

@@ -7,10 +7,13 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
+from specbench.engine.config import REJECTION
 from specbench.engine.optimizations.base import load_toggle
 from specbench.errors import DeviceUnavailableError, UnknownNameError, WorkloadError, nearest_hint
-from specbench.registry import ATTENTION, DEVICES, DRAFTERS, OPTIMIZATIONS, WORKLOADS
+from specbench.registry import ATTENTION, DEVICES, OPTIMIZATIONS, WORKLOADS
 from specbench.scenario.applicable import applicable_toggles, find_inapplicable
+from specbench.scenario.draft_models import find_model_conflicts, find_name_conflicts
+from specbench.scenario.draft_trees import find_tree_conflicts, rows_of
 from specbench.scenario.machine import cuda_problem, settle_device
 from specbench.scenario.masking import is_secret
 from specbench.scenario.places import Issue, describe_value, shorten
@@ -22,8 +25,7 @@ from specbench.scenario.window_conflicts import find_window_conflicts
 from specbench.scenario.yaml12 import KeyPath
 
 REPLAY = "replay"
-ACCEPTANCE_MODES = ("strict", "forced", REPLAY)
-PLANNED_MODES = ("rejection",)
+ACCEPTANCE_MODES = ("strict", REJECTION, "forced", REPLAY)
 CATEGORIES = ("writing", "roleplay", "reasoning", "math", "coding", "extraction", "stem", "humanities")
 """Of MT-Bench, and so of chat80."""
 SYNTHETIC = "random_tokens"
@@ -38,6 +40,7 @@ def find_conflicts(scenario: Scenario) -> list[Issue]:
         _names,
         _drafter,
         _acceptance,
+        find_tree_conflicts,
         _process,
         _workload,
         _engine,
@@ -57,6 +60,8 @@ def draft_len_of(scenario: Scenario) -> int:
         return max(drafter.runtime_draft_len.values())
     if drafter.draft_len is not None:
         return drafter.draft_len
+    if drafter.tree is not None:
+        return drafter.tree.depth
     return 0 if drafter.name == "none" else DEFAULT_DRAFT_LEN
 
 
@@ -85,8 +90,7 @@ def _unknown_variant(toggle: str, name: str, known: Mapping[str, Any]) -> Issue:
 
 
 def _names(scenario: Scenario) -> Iterator[Issue]:
-    if scenario.drafter.name not in DRAFTERS:
-        yield _unknown(("drafter", "name"), "drafter", scenario.drafter.name, DRAFTERS)
+    yield from find_name_conflicts(scenario.drafter)
     if scenario.workload.kind not in WORKLOADS:
         yield _unknown(("workload", "kind"), "workload", scenario.workload.kind, WORKLOADS)
     if scenario.engine.attention not in (*ATTENTION, "auto"):
@@ -117,16 +121,16 @@ def _drafter(scenario: Scenario) -> Iterator[Issue]:
         yield Issue(
             ("drafter", "min_ngram"), f"found {drafter.min_ngram}; allowed: max_ngram ({drafter.max_ngram}) or less"
         )
+    yield from find_model_conflicts(drafter)
 
 
 def _acceptance(scenario: Scenario) -> Iterator[Issue]:
     acceptance, most = scenario.acceptance, draft_len_of(scenario)
     path: KeyPath = ("acceptance", "mode")
     if acceptance.mode not in ACCEPTANCE_MODES:
-        built = "is not built yet" if acceptance.mode in PLANNED_MODES else "is no acceptance mode"
         yield Issue(
             path,
-            f"{shorten(repr(acceptance.mode))} {built}; available: {', '.join(ACCEPTANCE_MODES)}",
+            f"{shorten(repr(acceptance.mode))} is no acceptance mode; available: {', '.join(ACCEPTANCE_MODES)}",
             nearest_hint(acceptance.mode, ACCEPTANCE_MODES),
         )
         return
@@ -231,11 +235,13 @@ def _engine(scenario: Scenario) -> Iterator[Issue]:
         )
     if engine.kv_cache is not None and engine.num_blocks is not None:
         yield Issue(("engine", "num_blocks"), "kv_cache sets the same thing", "drop one of the two")
-    rows = (engine.max_batch_size or concurrency) * (draft_len_of(scenario) + 1)
+    rows = (engine.max_batch_size or concurrency) * rows_of(scenario.drafter, draft_len_of(scenario))
     if engine.max_num_tokens is not None and engine.max_num_tokens < rows:
+        drafts = "K" if scenario.drafter.tree is None else "num_nodes"
         yield Issue(
             ("engine", "max_num_tokens"),
-            f"{engine.max_num_tokens} token rows a step do not hold a full batch, max_batch_size * (K + 1) = {rows}",
+            f"{engine.max_num_tokens} token rows a step do not hold a full batch, "
+            f"max_batch_size * ({drafts} + 1) = {rows}",
             f"set it to {rows} or more, or to null",
         )
     if engine.device == "cuda" and (problem := cuda_problem()) is not None:

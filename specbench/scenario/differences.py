@@ -11,11 +11,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from specbench.device.times import SIM
-from specbench.engine.config import positions_for
+from specbench.engine.config import LOOKUP_DRAFTERS, REJECTION, drafter_parts
 from specbench.engine.optimizations.base import Exactness, load_toggle
+from specbench.engine.sampling.params import SamplingParams
 from specbench.errors import ScenarioError
 from specbench.records import Difference
 from specbench.scenario.conflicts import draft_len_of
+from specbench.scenario.draft_models import positions_of
 from specbench.scenario.places import describe_place, shorten
 from specbench.scenario.plan import SET_APART, TOGGLES
 from specbench.scenario.schema import Process, Scenario
@@ -30,6 +32,7 @@ SAME_WORK = (
 )
 """Keys that say what is asked: arms that differ here do not do the same work."""
 _LOOKUP_KEYS = ("drafter.max_ngram", "drafter.min_ngram")
+_MODE = "acceptance.mode"
 _POOL = ("engine.num_blocks", "engine.max_seq_len")
 FOLLOWS = {
     "engine.max_batch_size": ("workload.concurrency",),
@@ -69,6 +72,7 @@ _RULES = {
     "acceptance": _Rule(_CHANGES, "what is committed is decided by another rule"),
     "process": _Rule(_SHAPES, "another build or environment: tokens are compared, and a difference is labelled"),
 }
+_DRAWS = "rejection sampling draws by the drafts: other tokens, of the target's distribution"
 _WHOLE_POOL = _Rule(
     Exactness.BIT_IDENTICAL,
     "both pools hold every request in full, so that each step computes the same; a cache of its own",
@@ -82,7 +86,7 @@ def find_differences(baseline: Scenario, candidate: Scenario) -> tuple[Differenc
     """
     before, after = _leaves(baseline), _leaves(candidate)
     keys = [key for key in dict.fromkeys([*before, *after]) if before.get(key) != after.get(key)]
-    if "none" in (baseline.drafter.name, candidate.drafter.name):
+    if not (_looks_up(baseline) and _looks_up(candidate)):
         keys = [key for key in keys if key not in _LOOKUP_KEYS]
     keys.sort(key=lambda key: not key.startswith(TOGGLES))
     return tuple(_difference(key, before.get(key), after.get(key), baseline, candidate) for key in keys)
@@ -96,8 +100,13 @@ def weakest(differences: Iterable[Difference]) -> str:
 
 def reason_of(difference: Difference) -> str:
     """Why ``difference`` has its exactness, in words."""
+    draws = difference.exactness == Exactness.DISTRIBUTION_PRESERVING.value
     if difference.key.startswith(TOGGLES):
-        return load_toggle(difference.key.removeprefix(TOGGLES)).exactness_reason or "as the toggle declares"
+        toggle = load_toggle(difference.key.removeprefix(TOGGLES))
+        if not draws or toggle.exactness is Exactness.DISTRIBUTION_PRESERVING:
+            return toggle.exactness_reason or "as the toggle declares"
+    if draws:
+        return _DRAWS
     if difference.key in _POOL and difference.exactness == Exactness.BIT_IDENTICAL.value:
         return _WHOLE_POOL.reason
     return _rule(difference.key).reason
@@ -153,14 +162,34 @@ def _is_arms_own(place: str) -> bool:
 
 
 def _difference(key: str, before: Any, after: Any, baseline: Scenario, candidate: Scenario) -> Difference:
+    preserves_steps = False
     if key.startswith(TOGGLES):
         toggle = load_toggle(key.removeprefix(TOGGLES))
         each = [toggle.exactness_of(variant).value for variant in (before, after) if variant is not None]
-        return Difference(key, before, after, max(each, key=STRENGTH.index), toggle.preserves_steps(before, after))
-    rule = _rule(key)
-    if key in _POOL and _has_whole_pool(baseline) and _has_whole_pool(candidate):
-        rule = _WHOLE_POOL
-    return Difference(key, before, after, rule.exactness.value, step_preserving=False)
+        exactness, preserves_steps = max(each, key=STRENGTH.index), toggle.preserves_steps(before, after)
+    elif key in _POOL and _has_whole_pool(baseline) and _has_whole_pool(candidate):
+        exactness = _WHOLE_POOL.exactness.value
+    elif key == _MODE and {before, after} == {"strict", REJECTION}:
+        exactness = _SHAPES.value
+    else:
+        exactness = _rule(key).exactness.value
+    if exactness == _SHAPES.value and (_draws_by_drafts(baseline) or _draws_by_drafts(candidate)):
+        exactness = Exactness.DISTRIBUTION_PRESERVING.value
+    return Difference(key, before, after, exactness, preserves_steps)
+
+
+def _draws_by_drafts(scenario: Scenario) -> bool:
+    """Whether tokens depend on the drafts: then last bits decide between draft tokens, and so between tokens.
+
+    Under strict acceptance they do not, and a greedy request takes the target's own token under either.
+    """
+    sampling = scenario.sampling
+    params = SamplingParams(temperature=sampling.temperature, top_k=sampling.top_k, top_p=sampling.top_p)
+    return scenario.acceptance.mode == REJECTION and draft_len_of(scenario) > 0 and not params.is_greedy
+
+
+def _looks_up(scenario: Scenario) -> bool:
+    return any(part in LOOKUP_DRAFTERS for part in drafter_parts(scenario.drafter.name))
 
 
 def _rule(key: str) -> _Rule:
@@ -170,7 +199,7 @@ def _rule(key: str) -> _Rule:
 def _has_whole_pool(scenario: Scenario) -> bool:
     """True where no request is ever preempted, whatever its length."""
     engine = scenario.engine
-    positions = positions_for(engine.max_seq_len or 0, draft_len_of(scenario))
+    positions = positions_of(scenario.drafter, draft_len_of(scenario), engine.max_seq_len or 0)
     needed = (engine.max_batch_size or 1) * -(-positions // engine.tokens_per_block)
     return engine.num_blocks is not None and engine.num_blocks >= needed
 

@@ -9,6 +9,7 @@ from typing import Any
 MASK = "***"
 NAMES_OF_FILES = (
     ("model", "source"),
+    ("drafter", "model"),
     ("workload", "path"),
     ("acceptance", "source"),
     ("process", "python"),

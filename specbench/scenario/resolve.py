@@ -7,18 +7,21 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from specbench.device.times import SIM, DeviceTimes, TimesPreset
-from specbench.engine.config import AcceptanceSpec, DrafterSpec, EngineConfig, ModelSpec, positions_for
+from specbench.engine.config import RANDOM_PREFIX, AcceptanceSpec, EngineConfig, ModelSpec
+from specbench.engine.drafters.head_location import DraftShape
 from specbench.engine.models.checkpoint import resolve_model_config
 from specbench.engine.models.config import ModelConfig
 from specbench.errors import InputError
 from specbench.registry import PRESETS, SIM_PRESETS
-from specbench.scenario.applicable import RANDOM_PREFIX, default_study
+from specbench.scenario.applicable import default_study
 from specbench.scenario.conflicts import SYNTHETIC, complete_optimizations, draft_len_of
+from specbench.scenario.draft_models import drafter_spec, find_draft_shape, positions_of, with_default_model
+from specbench.scenario.draft_trees import rows_of
 from specbench.scenario.fields import MAX_TOKENS
 from specbench.scenario.machine import available_memory_bytes, settle_device
 from specbench.scenario.memory import MemoryNeed, block_bytes, memory_need, require_memory
 from specbench.scenario.places import Issue, raise_issues
-from specbench.scenario.schema import Acceptance, Drafter, Engine, Measure, Scenario, Section, Windows, Workload
+from specbench.scenario.schema import Acceptance, Engine, Measure, Scenario, Section, Windows, Workload
 from specbench.scenario.units import parse_size
 from specbench.scenario.windows import most_output_tokens, needed_seq_len
 from specbench.scenario.yaml12 import dump_yaml, to_plain
@@ -38,12 +41,16 @@ _S = TypeVar("_S", bound=Section)
 
 @dataclass(frozen=True)
 class ResolvedScenario:
-    """What will run. ``scenario`` has no default left open; ``engine`` is what the engine is built from."""
+    """What will run. ``scenario`` has no default left open; ``engine`` is what the engine is built from.
+
+    :param draft: what the drafter keeps; None for one without a model, and where nothing is computed.
+    """
 
     scenario: Scenario
     model: ModelConfig
     engine: EngineConfig
     memory: MemoryNeed
+    draft: DraftShape | None = None
 
     def to_yaml(self) -> str:
         """The text of ``scenario.yaml`` in a results folder; loading it gives the same scenario."""
@@ -74,17 +81,19 @@ def resolve(
     :param available_memory: free bytes of a device by name, None where unknown.
     :raises ScenarioError: lengths or sizes that do not go together.
     :raises CapacityError: it does not fit in memory.
-    :raises ModelNotFoundError: no such model here.
+    :raises ModelNotFoundError: no such model or draft head here.
+    :raises CheckpointError: a draft head that is unreadable, or made for another model.
     """
     spec = model_spec(scenario)
     model = model or resolve_model_config(spec)
     complete = _write_defaults(scenario, spec, model)
     raise_issues(_length_issues(complete, model), scenario.places, str(scenario.places.root))
-    complete = _write_num_blocks(complete, model)
+    draft = find_draft_shape(complete.drafter, spec, model, complete.engine)
+    complete = _write_num_blocks(complete, model, draft)
     engine = build_engine_config(complete)
-    need = memory_need(engine, model)
+    need = memory_need(engine, model, draft)
     require_memory(need, engine, available_memory(engine.device))
-    return ResolvedScenario(complete, model, engine, need)
+    return ResolvedScenario(complete, model, engine, need, draft)
 
 
 def build_engine_config(scenario: Scenario) -> EngineConfig:
@@ -103,7 +112,7 @@ def build_engine_config(scenario: Scenario) -> EngineConfig:
         max_num_tokens=engine.max_num_tokens or EngineConfig.max_num_tokens,
         attention=engine.attention,
         num_threads=engine.num_threads,
-        drafter=_drafter_spec(scenario.drafter),
+        drafter=drafter_spec(scenario.drafter),
         acceptance=_acceptance_spec(scenario.acceptance),
         optimizations=tuple(sorted(scenario.optimizations.items())),
         device_times=_device_times(engine.sim),
@@ -146,11 +155,6 @@ def longest(length: int | tuple[int, int] | None) -> int:
     return length if isinstance(length, int) else length[1]
 
 
-def _drafter_spec(drafter: Drafter) -> DrafterSpec:
-    table = tuple(sorted((drafter.runtime_draft_len or {}).items()))
-    return DrafterSpec(drafter.name, drafter.draft_len or 0, table, drafter.max_ngram, drafter.min_ngram)
-
-
 def _acceptance_spec(acceptance: Acceptance) -> AcceptanceSpec:
     length = acceptance.length
     if isinstance(length, tuple):
@@ -165,14 +169,14 @@ def _write_defaults(scenario: Scenario, spec: ModelSpec, model: ModelConfig) -> 
         # Made-up tokens hold no ends.
         sampling = _changed(sampling, ignore_eos=workload.kind == SYNTHETIC or scenario.engine.device == SIM)
     drafter = _changed(scenario.drafter, draft_len=draft_len_of(scenario))
-    engine = _complete_engine(scenario.engine, workload, scenario.measure.windows, draft_len_of(scenario), model)
+    engine = _complete_engine(scenario, workload, model)
     study = tuple(default_study(spec.source)) if scenario.study is None else scenario.study
     complete: Scenario = scenario.model_copy(
         update={
             "model": _changed(scenario.model, source=spec.source, weights=spec.weights),
             "workload": workload,
             "sampling": sampling,
-            "drafter": drafter,
+            "drafter": with_default_model(drafter, spec, engine.device),
             "engine": engine,
             "study": study,
             "optimizations": complete_optimizations(scenario.optimizations, spec.source, engine.device),
@@ -201,9 +205,9 @@ def _complete_measure(measure: Measure, concurrency: int) -> Measure:
     return _changed(measure, warmup_requests=max(DEFAULT_WARMUP_REQUESTS, concurrency))
 
 
-def _complete_engine(
-    engine: Engine, workload: Workload, windows: Windows | None, draft_len: int, model: ModelConfig
-) -> Engine:
+def _complete_engine(scenario: Scenario, workload: Workload, model: ModelConfig) -> Engine:
+    engine, windows, draft_len = scenario.engine, scenario.measure.windows, draft_len_of(scenario)
+    rows = rows_of(scenario.drafter, draft_len)
     device = settle_device(engine.device)
     batch = engine.max_batch_size or workload.concurrency
     attention = engine.attention
@@ -215,7 +219,7 @@ def _complete_engine(
         max_batch_size=batch,
         max_seq_len=engine.max_seq_len
         or (needed_seq_len(windows, draft_len) if windows else _needed_seq_len(workload, _limit(model, device))),
-        max_num_tokens=engine.max_num_tokens or max(_default_num_tokens(device), batch * (draft_len + 1)),
+        max_num_tokens=engine.max_num_tokens or max(_default_num_tokens(device), batch * rows),
         attention=attention,
     )
 
@@ -280,12 +284,12 @@ def _window_issues(scenario: Scenario, windows: Windows, limit: int) -> list[Iss
     return []
 
 
-def _write_num_blocks(scenario: Scenario, model: ModelConfig) -> Scenario:
+def _write_num_blocks(scenario: Scenario, model: ModelConfig, draft: DraftShape | None) -> Scenario:
     """Turn ``kv_cache``, or the lack of it, into a number of blocks."""
     engine = scenario.engine
-    sequence = positions_for(engine.max_seq_len or 0, draft_len_of(scenario))
+    sequence = positions_of(scenario.drafter, draft_len_of(scenario), engine.max_seq_len or 0)
     per_sequence = -(-sequence // engine.tokens_per_block)
-    size = block_bytes(model, engine.dtype, engine.tokens_per_block)
+    size = block_bytes(model, engine.dtype, engine.tokens_per_block, draft)
     key, blocks = "num_blocks", engine.num_blocks
     if engine.kv_cache is not None:
         key, blocks = "kv_cache", parse_size(engine.kv_cache) // size

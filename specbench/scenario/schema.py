@@ -13,6 +13,7 @@ from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema
 
 from specbench.engine.config import MAX_DRAFT_LEN
+from specbench.engine.tree_spec import MAX_TOP_K, MAX_TREE_NODES
 from specbench.scenario.fields import (
     MAX_COUNT,
     AcceptanceLength,
@@ -86,14 +87,38 @@ class Model(Section):
     )
 
 
+class Tree(Section):
+    """Drafts that branch: a tree a request, grown to the drafter's likeliest tokens."""
+
+    top_k: Annotated[int, Field(ge=1, le=MAX_TOP_K)] = Field(
+        default=4, description="nodes expanded on each level, and children of each"
+    )
+    depth: Annotated[int, Field(ge=1, le=MAX_DRAFT_LEN)] = Field(
+        default=4, description="levels, and so K: the most draft tokens that a step accepts"
+    )
+    num_nodes: Annotated[int, Field(ge=1, le=MAX_TREE_NODES)] = Field(
+        default=12, description="draft tokens verified a request and step: the likeliest nodes of all"
+    )
+
+
 class Drafter(Section):
     """Who proposes draft tokens, and how many (K)."""
 
     shorthand = "name"
-    name: NonEmptyText = Field(default="none", description="a drafter (`specbench list drafters`)")
+    name: NonEmptyText = Field(
+        default="none",
+        description="a drafter (`specbench list drafters`), or a pair: ngram+eagle3 looks up first, and asks the head "
+        "where that finds nothing",
+    )
+    model: NonEmptyText | None = Field(
+        default=None,
+        description="eagle3, mtp: a head (`specbench list heads`), a directory or a hub id; null: the head that ships "
+        "for the model, or the modules its checkpoint carries; draft_model: a model, as model.source",
+    )
     draft_len: DraftLen | None = Field(
         default=None, description="K, draft tokens a request and step; null: 0 for drafter none, else 4"
     )
+    tree: Tree | None = Field(default=None, description="eagle3: drafts branch; null: one token follows another")
     runtime_draft_len: Annotated[dict[Count, DraftLen] | None, WholeKeys] = Field(
         default=None,
         description="K by the step's batch size, {largest batch size: K}; above all of them K is 0; null: draft_len",
@@ -112,7 +137,8 @@ class Acceptance(Section):
     shorthand = "mode"
     mode: NonEmptyText = Field(
         default="strict",
-        description="strict: those the target itself would choose; forced: a number; replay: as many as were recorded",
+        description="strict: those the target itself would choose; rejection: by rejection sampling, which keeps the "
+        "target's distribution; forced: a number; replay: as many as were recorded",
     )
     length: AcceptanceLength | None = Field(
         default=None,
@@ -217,6 +243,9 @@ class Sweep(Section):
     """Points of `specbench sweep`: lists of `concurrency` to `osl` and of `grid` crossed, those of `zip` in step."""
 
     concurrency: SweepValues | None = Field(default=None, description="values of workload.concurrency")
+    drafter: SweepValues | None = Field(
+        default=None, description="values of drafter.name; none drafts nothing, so that its K is 0 and not crossed"
+    )
     draft_len: SweepValues | None = Field(default=None, description="values of drafter.draft_len")
     isl: SweepValues | None = Field(default=None, description="values of workload.isl, in tokens")
     osl: SweepValues | None = Field(default=None, description="values of workload.osl, in tokens")
@@ -253,7 +282,10 @@ class Measure(Section):
         "auto: mirrored wherever it holds",
     )
     margin: MarginText = Field(default="0.5%", description="ab: what counts as no difference")
-    confidence: ConfidenceText = Field(default="95%", description="ab: of intervals and tests, over all comparisons")
+    confidence: ConfidenceText = Field(
+        default="95%",
+        description="of intervals and tests, over all comparisons of an ab and all cells of a break-even map",
+    )
     budget: BudgetText = Field(
         default="2m", description="ab: time to measure in, warm-up included, as 5m; the fewest units may take longer"
     )

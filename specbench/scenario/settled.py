@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
-from specbench.registry import PRESETS
+from specbench.registry import HEADS, PRESETS
 from specbench.scenario.masking import NAMES_OF_FILES, mask, mask_scenario
 from specbench.scenario.plan import NOT_MEASURED
 from specbench.scenario.resolve import ResolvedScenario
@@ -15,7 +15,7 @@ from specbench.scenario.schema import Scenario
 from specbench.scenario.yaml12 import to_plain
 
 MASKED_PROMPT = "workload.system_prompt: what looks like a secret in it is replaced by ***, in what is sent as well"
-MODEL_SOURCE = ("model", "source")
+MODELS = (("model", "source"), ("drafter", "model"))
 
 
 def settle(resolved: ResolvedScenario, announce: Callable[[str], None] | None = None) -> ResolvedScenario:
@@ -32,7 +32,7 @@ def settle(resolved: ResolvedScenario, announce: Callable[[str], None] | None = 
     changes: dict[str, dict[str, Any]] = {"workload": {"system_prompt": prompt}}
     for section, key in NAMES_OF_FILES:
         name = getattr(getattr(scenario, section), key, None)
-        if name is not None and ((section, key) != MODEL_SOURCE or _is_here(name)):
+        if name is not None and ((section, key) not in MODELS or _is_here(name)):
             changes.setdefault(section, {})[key] = os.path.abspath(os.path.expanduser(name))
     update = {section: getattr(scenario, section).model_copy(update=files) for section, files in changes.items()}
     settled: Scenario = scenario.model_copy(update=update)
@@ -61,5 +61,5 @@ def _text_keys(data: Any) -> Any:
 
 
 def _is_here(source: str) -> bool:
-    """Whether a model's source is on this machine, not a preset or a name in the hub."""
-    return source not in PRESETS and os.path.exists(os.path.expanduser(source))
+    """Whether a model or head is a path on this machine, not a name of ours or one in the hub."""
+    return source not in PRESETS and source not in HEADS and os.path.exists(os.path.expanduser(source))

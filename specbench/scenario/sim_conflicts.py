@@ -26,6 +26,9 @@ def find_sim_conflicts(scenario: Scenario) -> Iterator[Issue]:
     yield from _times(engine.sim)
     if engine.attention not in ("auto", UNUSED_ATTENTION):
         yield Issue(("engine", "attention"), "has no effect on device sim, which computes no attention", "drop it")
+    if scenario.drafter.model is not None:
+        what = "has no effect on device sim, which loads no weights and runs no drafter"
+        yield Issue(("drafter", "model"), what, "drop it, and declare what a step with drafts takes in engine.sim")
     yield from _content(scenario)
 
 

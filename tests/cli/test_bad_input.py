@@ -18,7 +18,7 @@ CASES = {
     "forced length beyond K + 1": ("acceptance={mode: forced, length: 9}", ["acceptance.length", "9"]),
     "no room for a prompt": ("engine.max_seq_len=96", ["workload.osl", "96"]),
     "a device that is not here": ("engine.device=tpu", ["engine.device", "cpu"]),
-    "another acceptance": ("acceptance=rejection", ["acceptance", "strict", "forced"]),
+    "another acceptance": ("acceptance=rejectoin", ["acceptance", "strict", "forced", "did you mean 'rejection'?"]),
 }
 
 

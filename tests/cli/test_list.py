@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from specbench.engine.drafters import heads
 from specbench.engine.optimizations.base import Exactness, load_toggle
 from specbench.registry import ALL, DEVICES, OPTIMIZATIONS
 
@@ -32,6 +33,22 @@ def test_without_a_kind_the_kinds_are_listed(cli: Cli) -> None:
         kind: list(registry) for kind, registry in ALL.items()
     }
     assert "drafters" in cli("list").stdout
+
+
+def test_heads_have_their_target_and_the_first_line_of_their_card(
+    cli: Cli, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    for name, directory in (("SMOLLM2_135M_EAGLE3", tmp_path), ("SMOLLM2_135M_MTP", tmp_path / "gone")):
+        monkeypatch.setattr(heads, name, dataclasses.replace(getattr(heads, name), directory=directory))
+    (tmp_path / "config.json").write_text("{}")
+    (tmp_path / "CARD.md").write_text("# A head\n\nTrained on nothing at all.\n")
+    rows = {row["name"]: row for row in json.loads(cli("list", "heads", "--json").stdout)}
+    assert rows["smollm2-135m-eagle3"]["card"] == "Trained on nothing at all."
+    assert rows["smollm2-135m-mtp"]["card"] == "not in this installation"
+    assert {row["target"] for row in rows.values()} == {"smollm2-135m"}
+    printed = cli("list", "heads").stdout
+    assert "smollm2-135m-eagle3  Trained on nothing at all." in printed
+    assert str(tmp_path / "gone") in printed
 
 
 TOGGLES = list(OPTIMIZATIONS)

@@ -16,6 +16,8 @@ import pytest
 
 import specbench
 from specbench.cli.app import main
+from specbench.engine.drafters import draft_identity
+from specbench.engine.drafters.draft_identity import DraftIdentity
 from specbench.measure import results_folder
 
 SCENARIO = """
@@ -278,6 +280,25 @@ def test_other_threads_or_weights_are_not_resumed(
     assert message in capsys.readouterr().err
     after = {file.name: file.read_bytes() for file in Path("run").iterdir()}
     assert {name: after[name] for name in before} == before  # what was measured is still there
+
+
+def test_another_draft_head_is_not_resumed(
+    scenario: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def draft_with(weights: str) -> None:
+        identity = DraftIdentity("a head", weights, 3)
+        monkeypatch.setattr(draft_identity, "find_draft_identity", lambda _: identity)
+
+    draft_with("one")
+    assert main(["run", str(scenario), "--out", "run", "--set", "measure.repeats=2"]) == 0
+    forget_last_trial(Path("run"))
+    draft_with("two")
+    assert main(["run", "--resume", "run"]) == 2
+    assert "weights: " in capsys.readouterr().err
+    draft_with("one")
+    assert main(["run", "--resume", "run"]) == 0
+    (trial, *_) = [json.loads(line) for line in Path("run/trials.jsonl").read_text().splitlines()]
+    assert trial["subject"]["draft_model"] == "a head"
 
 
 @pytest.mark.parametrize("there", [True, False])

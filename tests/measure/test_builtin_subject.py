@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
@@ -102,6 +103,27 @@ def test_the_engine_loads_its_model_after_its_own_checks() -> None:
         assert subject.num_threads == 1
     finally:
         subject.close()
+
+
+def test_the_fingerprint_is_of_target_and_drafter(monkeypatch: pytest.MonkeyPatch) -> None:
+    from specbench.engine.drafters import draft_identity
+    from specbench.engine.drafters.draft_identity import DraftIdentity
+
+    def describe(identity: DraftIdentity | None) -> tuple[dict[str, Any], str]:
+        monkeypatch.setattr(draft_identity, "find_draft_identity", lambda _: identity)
+        subject, loaded = BuiltinSubject.build(config, RangeRecorder(), None)
+        subject.close()
+        assert subject.describe()["fingerprint"] == loaded.fingerprint
+        return subject.describe(), loaded.fingerprint
+
+    config = EngineConfig(ModelSpec("tiny", "random"), "cpu", 64, 1, 4, dtype="float32", num_threads=1)
+    plain, one, same, other = (
+        describe(None if name is None else DraftIdentity("a head", name, 3)) for name in (None, "1", "1", "2")
+    )
+    assert "draft_model" not in plain[0]
+    assert (one[0]["draft_model"], one[0]["draft_parameters"]) == ("a head", 3)
+    assert one[1] == same[1]
+    assert len({plain[1], one[1], other[1]}) == 3
 
 
 def test_weights_are_not_read_when_memory_is_short(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -20,7 +20,11 @@ Write = Callable[[str], Path]
 @pytest.mark.parametrize(
     ("text", "key", "what"),
     [
-        ("drafter: {name: ngran}", "drafter.name", "unknown drafter 'ngran'; allowed: ngram, none"),
+        (
+            "drafter: {name: ngran}",
+            "drafter.name",
+            "unknown drafter 'ngran'; allowed: draft_model, eagle3, mtp, ngram, none",
+        ),
         ("workload: {kind: mtbench}", "workload.kind", "unknown workload 'mtbench'; allowed: chat80, mt_bench"),
         ("engine: {attention: paged}", "engine.attention", "unknown attention backend 'paged'; allowed: auto, cpu"),
         ("engine: {device: gpu}", "engine.device", "unknown device 'gpu'; allowed: auto, cpu, cuda"),
@@ -37,8 +41,12 @@ Write = Callable[[str], Path]
             "has no effect: runtime_draft_len gives every K, 2 at most",
         ),
         ("drafter: {name: ngram, min_ngram: 4}", "drafter.min_ngram", "found 4; allowed: max_ngram (3) or less"),
-        ("acceptance: rejection", "acceptance.mode", "'rejection' is not built yet; available: strict, forced, replay"),
-        ("acceptance: strickt", "acceptance.mode", "'strickt' is no acceptance mode; available: strict, forced"),
+        ("acceptance: strickt", "acceptance.mode", "'strickt' is no acceptance mode; available: strict, rejection"),
+        (
+            "acceptance: {mode: rejection, length: 2}",
+            "acceptance.length",
+            "has no effect under rejection acceptance",
+        ),
         ("acceptance: {mode: replay, length: 2}", "acceptance.length", "has no effect under replay acceptance"),
         ("acceptance: {source: x}", "acceptance.source", "has no effect under strict acceptance"),
         ("acceptance: {mode: replay, source: x}", "acceptance.source", "no such folder: 'x'"),
@@ -149,7 +157,7 @@ def test_the_edge_of_what_goes_together_is_accepted(write: Write, text: str) -> 
 
 
 def test_conflicts_come_together(refusal: Refusal) -> None:
-    error = refusal("drafter: ngran\nacceptance: rejection\nworkload: {isl: 3}\nengine: {device: gpu}\n")
+    error = refusal("drafter: ngran\nacceptance: rejectoin\nworkload: {isl: 3}\nengine: {device: gpu}\n")
     keys = [line.split(": ")[1] for line in str(error).splitlines()[1:]]
     assert sorted(keys) == ["acceptance.mode", "drafter.name", "engine.device", "workload.isl"]
 

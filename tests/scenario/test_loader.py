@@ -87,7 +87,7 @@ def test_several_errors_come_together_in_one_message(refusal: Refusal) -> None:
         ("measure: {timeout: 300}", "found 300; allowed: a duration such as 250ms, 90s, 5m or 1h30m"),
         ("measure: {steps: 9-2}", "found '9-2' (text); allowed: a range of steps such as 100-200, the first not above"),
         ("drafter: {draft_len: 17}", "found 17; allowed: 16 or less"),
-        ("drafter: 3", "found 3; allowed: text, short for {name: ...}, or a mapping with keys of name, draft_len"),
+        ("drafter: 3", "found 3; allowed: text, short for {name: ...}, or a mapping with keys of name, model"),
         ("engine: [1]", "found a list, [1]; allowed: a mapping with keys of device, dtype"),
         ("name: 5", "found 5; allowed: text"),
         ("name: a/b", "found 'a/b' (text); allowed: letters, digits, dot"),

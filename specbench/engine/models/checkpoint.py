@@ -21,7 +21,7 @@ Kind = Literal["directory", "gguf", "preset"]
 
 _HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
 _CONFIG_FILES = ("config.json", "generation_config.json", "tokenizer.json", "tokenizer_config.json", "*.jinja")
-_WEIGHT_PATTERNS = ("*.safetensors", "pytorch_model*.bin")
+WEIGHT_PATTERNS = ("*.safetensors", "pytorch_model*.bin")
 
 
 @dataclass(frozen=True)
@@ -88,7 +88,7 @@ def find_model(spec: ModelSpec, *, weights: bool = True) -> ModelLocation:
         )
     if spec.source in PRESETS:
         return _find_preset(spec, PRESETS.load(spec.source))
-    if path := _existing_path(spec.source):
+    if path := existing_path(spec.source):
         return _inspect_path(path, spec.source, weights)
     if _looks_like_hub_id(spec.source):
         return _find_on_hub(spec, weights)
@@ -120,7 +120,8 @@ def _find_preset(spec: ModelSpec, preset: Preset) -> ModelLocation:
     return ModelLocation("directory", f"{spec.source} ({manifest.get('origin', 'unknown origin')})", directory, preset)
 
 
-def _existing_path(source: str) -> Path | None:
+def existing_path(source: str) -> Path | None:
+    """The path that a model's source names, None where there is nothing."""
     path = Path(source).expanduser()
     try:
         return path if path.exists() else None
@@ -146,7 +147,7 @@ def _inspect_path(path: Path, source: str, weights: bool) -> ModelLocation:
         raise ModelNotFoundError("has no config.json", where=source, hint=hint)
     if weights and not _has_weights(path):
         raise ModelNotFoundError(
-            f"has a config.json but no weights ({' or '.join(_WEIGHT_PATTERNS)})",
+            f"has a config.json but no weights ({' or '.join(WEIGHT_PATTERNS)})",
             where=source,
             hint=f"fetch them, or use random ones: model: random:{source}",
         )
@@ -154,7 +155,7 @@ def _inspect_path(path: Path, source: str, weights: bool) -> ModelLocation:
 
 
 def _has_weights(directory: Path) -> bool:
-    return any(any(directory.glob(pattern)) for pattern in _WEIGHT_PATTERNS)
+    return any(any(directory.glob(pattern)) for pattern in WEIGHT_PATTERNS)
 
 
 def _find_on_hub(spec: ModelSpec, weights: bool) -> ModelLocation:

@@ -77,6 +77,21 @@ def read_config_directory(directory: Path) -> ModelConfig:
     return parse_config(config, where=str(path), generation=generation, chat_end_ids=find_chat_end_ids(directory))
 
 
+def read_num_mtp_modules(directory: Path) -> int:
+    """Multi-token prediction modules that a checkpoint carries behind its layers (``num_nextn_predict_layers``).
+
+    :raises CheckpointError: ``config.json`` is unreadable, or the key is no count.
+    """
+    path = directory / "config.json"
+    return parse_num_mtp_modules(read_json_object(path), where=str(path))
+
+
+def parse_num_mtp_modules(config: Mapping[str, Any], *, where: str) -> int:
+    """The same of the keys of a ``config.json``; ``where`` names it in errors."""
+    reader = ConfigReader(config, {}, where)
+    return reader.integer("num_nextn_predict_layers") if reader.get("num_nextn_predict_layers") else 0
+
+
 def read_json_object(path: Path) -> dict[str, Any]:
     """Read a JSON object.
 

@@ -20,6 +20,7 @@ from specbench.engine.models.config import ModelConfig
 from specbench.engine.models.gguf_header import read_header
 from specbench.engine.models.gguf_tokenizer import tokenizer_directory
 from specbench.engine.models.gguf_weights import GgufSource
+from specbench.engine.models.hf_config import read_num_mtp_modules
 from specbench.engine.models.pickle_weights import PickleSource, find_pickles
 from specbench.engine.models.random_weights import RandomSource
 from specbench.engine.models.safetensors_weights import SafetensorsSource, find_safetensors
@@ -28,6 +29,7 @@ from specbench.errors import ModelNotFoundError, SpecbenchError
 from specbench.registry import MODELS, PRESETS
 
 if TYPE_CHECKING:
+    from specbench.engine.drafters.head_config import HeadConfig
     from specbench.engine.models.base import CausalLM
 
 _FINGERPRINT_BYTES = 1 << 20
@@ -64,7 +66,7 @@ def load_model(spec: ModelSpec, dtype: torch.dtype, device: torch.device) -> Loa
     config = location.read_config()
     model = build_model(config, dtype=dtype, device=device)
     with _threads_for(config), _open_source(location, config, spec.seed, model, dtype, device) as source:
-        fill_model(model, source, location.path or Path(location.source))
+        fill_model(model, source, location.path or Path(location.source), foreign=_mtp_prefixes(location, config))
     return LoadedModel(
         model=model,
         config=config,
@@ -125,16 +127,25 @@ def build_model(config: ModelConfig, *, dtype: torch.dtype, device: torch.device
     return model
 
 
-def fill_model(model: CausalLM, source: TensorSource, where: Path) -> None:
+def _mtp_prefixes(location: ModelLocation, config: ModelConfig) -> tuple[str, ...]:
+    """What the names of prediction modules start with, which a checkpoint may carry behind the model's layers."""
+    if location.kind != "directory" or location.path is None:
+        return ()
+    first = config.num_layers
+    return tuple(f"model.layers.{first + index}." for index in range(read_num_mtp_modules(location.path)))
+
+
+def fill_model(model: CausalLM, source: TensorSource, where: Path, *, foreign: tuple[str, ...] = ()) -> None:
     """Copy every tensor the model expects out of ``source``.
 
     The largest go first: such a tensor is then in transit beside an empty model, and the peak of memory is not the
     whole model and its embedding once more. The rest go in the model's order, in which those packed together meet.
 
+    :param foreign: what the names of tensors start with that are there for something else.
     :raises CheckpointError: see :func:`check_tensors`.
     """
     expected = model.expected_tensors()
-    check_tensors(expected, source, where)
+    check_tensors(expected, source, where, is_foreign=lambda name: name.startswith(foreign))
     large = sum(map(math.prod, expected.values())) // _LARGE_SHARE
     sizes = {name: math.prod(shape) for name, shape in expected.items()}
     # The sort is stable.
@@ -180,8 +191,8 @@ def weight_files(location: ModelLocation) -> list[Path]:
     return find_safetensors(location.path) or find_pickles(location.path)
 
 
-def compute_fingerprint(location: ModelLocation, config: ModelConfig, seed: int) -> str:
-    """Return the digest that :class:`LoadedModel` describes."""
+def compute_fingerprint(location: ModelLocation, config: ModelConfig | HeadConfig, seed: int) -> str:
+    """Return the digest that :class:`LoadedModel` describes, of a model or of a draft head."""
     digest = hashlib.sha256(json.dumps(asdict(config), sort_keys=True).encode())
     if location.random:
         digest.update(f"random seed {seed}".encode())

@@ -41,9 +41,16 @@ class TensorSource(Protocol):
     ) -> None: ...
 
 
-def check_tensors(expected: Mapping[str, Shape], source: TensorSource, where: Path) -> None:
+def check_tensors(
+    expected: Mapping[str, Shape],
+    source: TensorSource,
+    where: Path,
+    *,
+    is_foreign: Callable[[str], bool] = lambda _: False,
+) -> None:
     """Compare the checkpoint with the model's tensors.
 
+    :param is_foreign: whether a tensor, by its name, is there for something else and may be.
     :raises CheckpointError: missing, unexpected or differently shaped tensors, the first few of each named.
     """
     found = source.shapes
@@ -51,6 +58,7 @@ def check_tensors(expected: Mapping[str, Shape], source: TensorSource, where: Pa
     # A tied head may be stored all the same; it is the embedding.
     tied = set() if "lm_head.weight" in expected else {"lm_head.weight"}
     unexpected = [n for n in found if n not in expected and n not in tied and not n.endswith(_IGNORED_SUFFIXES)]
+    unexpected = [name for name in unexpected if not is_foreign(name)]
     unlike = [name for name in expected if name in found and tuple(found[name]) != tuple(expected[name])]
     complaints = []
     if missing:

@@ -1,0 +1,47 @@
+"""What a scenario says of draft trees, and what is wrong with it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from specbench.engine.config import DrafterSpec
+from specbench.engine.tree_spec import TREE_MODES, TreeSpec
+from specbench.errors import InputError
+from specbench.scenario.places import Issue
+from specbench.scenario.schema import Drafter, Scenario
+
+
+def tree_spec(drafter: Drafter) -> TreeSpec | None:
+    """The tree that ``drafter`` drafts; None: its drafts do not branch.
+
+    :raises InputError: a tree that cannot be.
+    """
+    tree = drafter.tree
+    return None if tree is None else TreeSpec(tree.top_k, tree.depth, tree.num_nodes)
+
+
+def rows_of(drafter: Drafter, draft_len: int) -> int:
+    """The most rows a generation request takes in a step; ``draft_len``: the largest K."""
+    return (draft_len if drafter.tree is None or not draft_len else drafter.tree.num_nodes) + 1
+
+
+def find_tree_conflicts(scenario: Scenario) -> Iterator[Issue]:
+    """A tree that cannot be, or that drafter, K or acceptance do not go with."""
+    drafter = scenario.drafter
+    if drafter.tree is None:
+        return
+    table = tuple((drafter.runtime_draft_len or {}).items())
+    try:
+        draft_len = drafter.tree.depth if drafter.draft_len is None or table else drafter.draft_len
+        DrafterSpec(drafter.name, draft_len, table, tree=tree_spec(drafter))
+    except InputError as error:
+        where = error.where or "drafter.tree"
+        if table and where == "drafter.draft_len":
+            where = "drafter.runtime_draft_len"
+        yield Issue(tuple(where.split(".")), error.what, error.hint)
+    if scenario.acceptance.mode not in TREE_MODES:
+        yield Issue(
+            ("acceptance", "mode"),
+            f"{scenario.acceptance.mode} acceptance does not go with a draft tree",
+            f"{' or '.join(TREE_MODES)}, or drop drafter.tree",
+        )
