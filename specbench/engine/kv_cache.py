@@ -66,6 +66,14 @@ class KVCache:
         self._flat_keys[layer].index_copy_(0, cells, k.flatten(1))
         self._flat_values[layer].index_copy_(0, cells, v.flatten(1))
 
+    def move(self, sources: Tensor, targets: Tensor) -> None:
+        """Put what is at the cells ``sources`` [T] at ``targets`` [T] too, in every layer; all is read before.
+
+        A cell that is a target twice gets one of the two.
+        """
+        flat = self._storage.view(-1, self.num_cells, self.num_kv_heads * self.head_dim)
+        flat.index_copy_(1, targets, flat.index_select(1, sources))
+
     def fill(self, blocks: Tensor) -> None:
         """Put seeded noise into ``blocks`` [N], one sequence's in logical order, of every layer.
 

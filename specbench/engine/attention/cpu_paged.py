@@ -23,6 +23,7 @@ from torch import Tensor
 from specbench.engine.attention.base import AttentionOperator
 from specbench.engine.attention.metadata import AttentionMetadata
 from specbench.engine.attention.placement import Cells, Ints, Placement, place_requests, place_sequence
+from specbench.engine.attention.visibility import visible_cells
 from specbench.engine.kv_cache import KVCache
 
 _CALL_ELEMENTS = 65536
@@ -102,6 +103,7 @@ class CpuPagedAttention(AttentionOperator):
         """See :class:`AttentionOperator`."""
         self._new_cells = metadata.cells(self.cache.tokens_per_block)
         self._num_rows = metadata.rows_per_generation
+        self._visible = metadata.visible
         self._num_context_rows = metadata.num_context_rows
         self._num_generation = metadata.num_generation
         table = self._used_blocks(metadata)
@@ -187,7 +189,10 @@ class CpuPagedAttention(AttentionOperator):
         # A place without a request sees everything: a row that sees nothing would be NaN, and slow.
         seen = np.full(cells.num_requests, cells.width + self._num_rows)
         seen[placement.places] = kv_lens[placement.requests]
-        mask = self._mask(torch.from_numpy(seen), cells.width)
+        if self._visible is None:
+            mask = self._mask(torch.from_numpy(seen), cells.width)
+        else:
+            mask = self._tree_mask(placement, kv_lens, self._visible)
         return _Group(
             requests=torch.from_numpy(placement.requests),
             members=torch.from_numpy(members),
@@ -198,16 +203,29 @@ class CpuPagedAttention(AttentionOperator):
         )
 
     def _mask(self, seen: Tensor, width: int) -> Tensor | None:
-        """Mask of requests whose last row sees ``seen`` [N] cells."""
+        """Mask of requests whose last row sees ``seen`` [N] cells, each row up to itself."""
         rows = torch.arange(1 - self._num_rows, 1)
-        is_hidden = torch.arange(width) >= (seen[:, None] + rows)[:, :, None]
+        return self._mask_out(torch.arange(width) >= (seen[:, None] + rows)[:, :, None])
+
+    def _tree_mask(self, placement: Placement, kv_lens: Ints, visible: Tensor) -> Tensor | None:
+        """Mask of requests whose rows see what ``visible`` says; as in :meth:`_plan_group`, other places see all."""
+        cells, requests = placement.cells, torch.from_numpy(placement.requests)
+        is_hidden = torch.zeros((cells.num_requests, self._num_rows, cells.width), dtype=torch.bool)
+        lens = torch.from_numpy(kv_lens[placement.requests])
+        seen = visible_cells(lens, self._num_rows, cells.width, visible[requests])
+        is_hidden[torch.from_numpy(placement.places)] = ~seen
+        return self._mask_out(is_hidden)
+
+    def _mask_out(self, is_hidden: Tensor) -> Tensor | None:
+        """As :attr:`_Group.mask`, of ``is_hidden`` [N, rows, W]."""
         if not is_hidden.any():
             return None
         mask = torch.zeros(is_hidden.shape).masked_fill_(is_hidden, -math.inf)
         return mask.unsqueeze(2).expand(-1, -1, self.num_groups, -1).flatten(1, 2).unsqueeze(1)
 
     def _is_worth_merging(self, cells: Cells) -> bool:
-        return self._can_merge and self._num_rows == 1 and cells.num_requests * cells.width >= _MERGED_CELLS
+        is_plain = self._num_rows == 1 and self._visible is None
+        return self._can_merge and is_plain and cells.num_requests * cells.width >= _MERGED_CELLS
 
     def _plan_merged(self, cells: Cells, seen: Ints) -> _Merged:
         num_parts = max(1, min(torch.get_num_threads() // cells.num_requests, cells.width // _PART_CELLS))

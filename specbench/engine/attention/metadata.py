@@ -18,15 +18,19 @@ class AttentionMetadata:
     :param context_query_lens: rows of each chunk.
     :param context_kv_lens: tokens each chunk's last row attends to: cached before, plus the chunk.
     :param num_generation: generation requests, G.
-    :param rows_per_generation: rows each of them takes, K + 1; each row sees those before it.
+    :param rows_per_generation: rows each of them takes; each row sees those before it, but see ``visible``.
     :param generation_kv_lens: [G] int64 on the device: tokens the last of a request's rows attends to, the new rows
         included.
     :param block_table: [num_context + G, columns] int32 on the device: the blocks of each request in logical order.
         Columns past a request's last block are ignored.
-    :param positions: [T] int64 on the device.
+    :param positions: [T] int64 on the device: where each row stands among its request's cells, which is its token's
+        position unless ``visible`` says otherwise.
     :param max_generation_kv_len: an upper bound of ``generation_kv_lens`` that the host knows, so that a backend need
         not wait for the device; None: unknown.
     :param state: where the recurrent state of each request is, for models that have some.
+    :param visible: [G, rows_per_generation, W] bool on the device: which of the last W cells of ``generation_kv_lens``
+        each row sees, itself at least; all see those before. W is the same for all and at most any of the lengths.
+        None: each row sees up to itself.
     """
 
     num_context: int
@@ -39,6 +43,7 @@ class AttentionMetadata:
     positions: Tensor
     max_generation_kv_len: int | None = None
     state: StateIndices | None = None
+    visible: Tensor | None = None
 
     @property
     def num_context_rows(self) -> int:

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from specbench.engine.attention.base import AttentionOperator
 from specbench.engine.attention.metadata import AttentionMetadata
+from specbench.engine.attention.visibility import visible_cells
 
 
 @dataclass(frozen=True)
@@ -53,7 +54,8 @@ class GatherAttention(AttentionOperator):
             table = metadata.block_table[metadata.num_context :]
             kv_lens = metadata.generation_kv_lens
             width = self._generation_width(metadata)
-            self._parts.append(self._part(start, metadata.rows_per_generation, table, kv_lens, width))
+            num_rows, visible = metadata.rows_per_generation, metadata.visible
+            self._parts.append(self._part(start, num_rows, table, kv_lens, width, visible))
 
     def _generation_width(self, metadata: AttentionMetadata) -> int:
         capacity = metadata.block_table.shape[1] * self.cache.tokens_per_block
@@ -62,15 +64,16 @@ class GatherAttention(AttentionOperator):
         # Reading a length from an accelerator would make the host wait for it; the table's width is always enough.
         return int(metadata.generation_kv_lens.max()) if self._cells.device.type == "cpu" else capacity
 
-    def _part(self, start: int, num_rows: int, table: Tensor, kv_lens: Tensor, width: int) -> _Part:
+    def _part(
+        self, start: int, num_rows: int, table: Tensor, kv_lens: Tensor, width: int, visible: Tensor | None = None
+    ) -> _Part:
         columns = torch.arange(width, device=table.device)
-        first_unseen = kv_lens.unsqueeze(1) + torch.arange(1 - num_rows, 1, device=table.device)
         num_columns = -(-width // self.cache.tokens_per_block)
         blocks = table[:, :num_columns].to(torch.int64)
         is_owned = columns < kv_lens.unsqueeze(1)
         # Columns past a request's own blocks may hold anything, also ids that do not exist.
         first_cells = is_owned[:, :: self.cache.tokens_per_block]
-        is_visible = columns < first_unseen.unsqueeze(2)
+        is_visible = visible_cells(kv_lens, num_rows, width, visible)
         return _Part(
             rows=slice(start, start + num_rows * table.shape[0]),
             num_rows=num_rows,
