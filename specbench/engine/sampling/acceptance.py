@@ -11,13 +11,16 @@ Shapes: G generation requests, K draft tokens a request and step (0 is plain dec
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from dataclasses import dataclass
 from typing import Protocol
 
 import torch
 from torch import Tensor
 
 from specbench.engine.config import AcceptanceSpec
+from specbench.engine.sampling.metadata import SamplingRows
 from specbench.engine.sampling.rng import Purpose, uniform
+from specbench.engine.sampling.sampler import Selection, select_and_check
 from specbench.errors import InputError, UnknownNameError
 
 
@@ -25,11 +28,41 @@ class AcceptanceState(Protocol):
     """The per-slot device state that acceptance reads; S slots, padding's included.
 
     :ivar seeds: [S] int64, the requests' seeds.
-    :ivar tokens_to_boundary: [S, positions] int64, see :class:`specbench.engine.device_state.DeviceState`.
+    :ivar tokens_to_boundary: [S, positions] int64, see :class:`specbench.engine.device_state.DeviceState`; so are the
+        others: ``drafts_are_drawn`` [S] bool, ``draft_probabilities`` [S, max K, Vd] float32,
+        ``draft_token_probabilities`` [S, max K] float64.
     """
 
     seeds: Tensor
     tokens_to_boundary: Tensor
+    drafts_are_drawn: Tensor
+    draft_probabilities: Tensor
+    draft_token_probabilities: Tensor
+
+
+@dataclass(frozen=True)
+class Verification:
+    """The generation requests of a step as the target sees them. V vocabulary.
+
+    :param slots: [G] int64, the requests' rows in the state.
+    :param positions: [G] int64, committed tokens before the step: the position of the first token it commits.
+    :param target_token_ids: [G, K + 1] int64, the target's choices.
+    :param draft_token_ids: [G, K] int64, valid ids whether proposed or not.
+    :param num_draft_tokens: [G] int64, how many of them were proposed.
+    :param logits: [G (K + 1), V] float32, a row a choice.
+    :param sampling: parameters of these rows; its facts are those of all rows of the step.
+    :param draft_probability: [G, K] float64, the probability with which the target chooses each draft token; None where
+        the rule does not ask, or no row of the step draws.
+    """
+
+    slots: Tensor
+    positions: Tensor
+    target_token_ids: Tensor
+    draft_token_ids: Tensor
+    num_draft_tokens: Tensor
+    logits: Tensor
+    sampling: SamplingRows
+    draft_probability: Tensor | None = None
 
 
 class Acceptance(ABC):
@@ -40,23 +73,26 @@ class Acceptance(ABC):
 
     judges_content: bool = True
 
-    @abstractmethod
-    def accept(
+    def select(
         self,
-        state: AcceptanceState,
-        slots: Tensor,
+        logits: Tensor,
+        sampling: SamplingRows,
+        seeds: Tensor,
         positions: Tensor,
-        target_token_ids: Tensor,
-        draft_token_ids: Tensor,
-        num_draft_tokens: Tensor,
-    ) -> tuple[Tensor, Tensor]:
+        draft_token_ids: Tensor,  # noqa: ARG002 - most look at them afterwards
+    ) -> tuple[Selection, Tensor | None]:
+        """Choose the target's token in every row, see :func:`specbench.engine.sampling.sampler.select_and_check`.
+
+        :param draft_token_ids: [G, K] int64; the rows of their requests are the last G (K + 1).
+        :return: the second part is what :attr:`Verification.draft_probability` is taken from: by row, [N] float64, how
+            likely the draft token is that was proposed for it; None where the rule does not ask.
+        """
+        return select_and_check(logits, sampling, seeds, positions), None
+
+    @abstractmethod
+    def accept(self, state: AcceptanceState, step: Verification) -> tuple[Tensor, Tensor]:
         """Decide what each request commits.
 
-        :param slots: [G] int64, the requests' rows in ``state``.
-        :param positions: [G] int64, committed tokens before the step: the position of the first token it commits.
-        :param target_token_ids: [G, K + 1] int64, the target's choices.
-        :param draft_token_ids: [G, K] int64, valid ids whether proposed or not.
-        :param num_draft_tokens: [G] int64, how many of them were proposed.
         :return: token ids [G, K + 1], of which the first ``num_committed`` count; num_committed [G], 1 .. K + 1.
         """
 
@@ -75,18 +111,14 @@ class StrictAcceptance(Acceptance):
     def accept(
         self,
         state: AcceptanceState,  # noqa: ARG002 - nothing is drawn
-        slots: Tensor,  # noqa: ARG002
-        positions: Tensor,  # noqa: ARG002
-        target_token_ids: Tensor,
-        draft_token_ids: Tensor,
-        num_draft_tokens: Tensor,
+        step: Verification,
     ) -> tuple[Tensor, Tensor]:
         """See :class:`Acceptance`."""
-        draft_len = draft_token_ids.shape[1]
-        proposed = torch.arange(draft_len, device=draft_token_ids.device) < num_draft_tokens.unsqueeze(1)
-        matches = (draft_token_ids == target_token_ids[:, :draft_len]) & proposed
+        draft_token_ids, draft_len = step.draft_token_ids, step.draft_token_ids.shape[1]
+        proposed = torch.arange(draft_len, device=draft_token_ids.device) < step.num_draft_tokens.unsqueeze(1)
+        matches = (draft_token_ids == step.target_token_ids[:, :draft_len]) & proposed
         # An accepted draft token is the target's own, so the target's row is what is committed, cut at the count.
-        return target_token_ids, matches.to(torch.int64).cumprod(dim=1).sum(dim=1) + 1
+        return step.target_token_ids, matches.to(torch.int64).cumprod(dim=1).sum(dim=1) + 1
 
 
 class PlannedAcceptance(Acceptance):
@@ -105,18 +137,11 @@ class PlannedAcceptance(Acceptance):
         """See :class:`Acceptance`: all of them."""
         return torch.full_like(num_draft_tokens, draft_len)
 
-    def accept(
-        self,
-        state: AcceptanceState,
-        slots: Tensor,
-        positions: Tensor,
-        target_token_ids: Tensor,
-        draft_token_ids: Tensor,
-        num_draft_tokens: Tensor,  # noqa: ARG002 - all K count as proposed
-    ) -> tuple[Tensor, Tensor]:
-        """See :class:`Acceptance`."""
+    def accept(self, state: AcceptanceState, step: Verification) -> tuple[Tensor, Tensor]:
+        """See :class:`Acceptance`. All K count as proposed."""
+        draft_token_ids, target_token_ids = step.draft_token_ids, step.target_token_ids
         draft_len = draft_token_ids.shape[1]
-        num_accepted = self.plan(state, slots, positions, draft_len)
+        num_accepted = self.plan(state, step.slots, step.positions, draft_len)
         accepted = torch.arange(draft_len, device=draft_token_ids.device) < num_accepted.unsqueeze(1)
         drafts = torch.where(accepted, draft_token_ids, target_token_ids[:, :draft_len])
         return torch.cat((drafts, target_token_ids[:, draft_len:]), dim=1), num_accepted + 1
@@ -154,14 +179,16 @@ class ReplayAcceptance(PlannedAcceptance):
 
 _WITHOUT_LENGTH = {
     "strict": "strict acceptance takes what the drafter earns",
+    "rejection": "rejection sampling takes what the drafter earns",
     "replay": "replay takes the lengths that another run recorded",
 }
 
 
-def build_acceptance(spec: AcceptanceSpec, max_draft_len: int) -> Acceptance:
+def build_acceptance(spec: AcceptanceSpec, max_draft_len: int, draft_vocabulary: Tensor | None = None) -> Acceptance:
     """Build the rule that ``spec`` asks for.
 
     :param max_draft_len: the largest K of any step.
+    :param draft_vocabulary: int64 [Vd], target ids of the drafter's own vocabulary; None: it has none of its own.
     :raises InputError: a length or rates that cannot be had with ``max_draft_len`` draft tokens.
     """
     if spec.mode == "forced":
@@ -175,6 +202,10 @@ def build_acceptance(spec: AcceptanceSpec, max_draft_len: int) -> Acceptance:
             where="acceptance.length",
             hint="set acceptance.mode to forced, or leave the length out",
         )
+    if spec.mode == "rejection":
+        from specbench.engine.sampling.rejection import RejectionAcceptance
+
+        return RejectionAcceptance(draft_vocabulary)
     return ReplayAcceptance() if spec.mode == "replay" else StrictAcceptance()
 
 

@@ -7,7 +7,7 @@ its draws can hide from that.
 
 Cost: on the device a few small operations in steps that draw, none in others; on the host one comparison of arrays.
 
-Shapes: R requests of a step, padding left out; W = K + 1.
+Shapes: R requests of a step, padding left out; W rows of a generation request.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from specbench.engine.forward_batch import ForwardBatch, OutputColumns
+from specbench.engine.forward_batch import ForwardBatch
 from specbench.engine.sampling.metadata import NormalizedParams, RowClass, SamplingRows, classify, round_to_float32
 from specbench.engine.sampling.step_params import StepParams
 from specbench.records import SamplingAudit, SamplingValues
@@ -43,8 +43,8 @@ def write_parameters(output: Any, batch: ForwardBatch, top_k: Any, pairs: Any) -
     :param output: int64 [requests, :attr:`OutputColumns.count`].
     :param top_k: int64 [N], of the logits rows; ``pairs``: their temperature and top_p as :func:`pack_pairs` has them.
     """
-    columns, chunks = OutputColumns(batch.draft_len), batch.sampling_chunks
-    first, shape = len(chunks), (-1, batch.draft_len + 1)
+    columns, chunks = batch.columns, batch.sampling_chunks
+    first, shape = len(chunks), (-1, batch.rows_per_generation)
     if chunks:
         output[chunks, columns.top_k.start] = top_k[:first]
         output[chunks, columns.pairs.start] = pairs[:first]

@@ -164,5 +164,5 @@ class SamplingBuffers:
 
 def build_buffers(config: EngineConfig, device: Device) -> SamplingBuffers:
     """Build what the variants of ``sampling_params`` share in one engine."""
-    max_draft_len = config.drafter.max_draft_len
-    return SamplingBuffers(config.max_batch_size, max_draft_len, device.torch_device, device.copy_async, device.stage)
+    num_drafts = config.drafter.max_rows - 1
+    return SamplingBuffers(config.max_batch_size, num_drafts, device.torch_device, device.copy_async, device.stage)

@@ -30,6 +30,13 @@ def round_to_float32(value: float) -> float:
 
 
 _GREEDY_TEMPERATURE = round_to_float32(GREEDY_TEMPERATURE)
+
+
+def takes_argmax(temperature: Tensor) -> Tensor:
+    """Which rows with these temperatures are greedy, bool. A device operation, for the device program alone."""
+    return temperature <= _GREEDY_TEMPERATURE
+
+
 _LARGEST_TEMPERATURE = float(torch.finfo(torch.float32).max)
 
 
@@ -106,6 +113,21 @@ class RowFacts:
             top_k_max=top_k_max,
         )
 
+    def of_some(self, num_rows: int) -> RowFacts:
+        """A description that fits any ``num_rows`` of these rows, as narrow as one class can be for all of them."""
+        has_top_k, has_top_p = self.num_top_k + self.num_both > 0, self.num_top_p + self.num_both > 0
+        is_mixed = self.num_greedy + self.num_plain + self.num_top_p > 0
+        return RowFacts(
+            num_plain=num_rows * (not has_top_k and not has_top_p),
+            num_top_k=num_rows * (has_top_k and not has_top_p),
+            num_top_p=num_rows * (has_top_p and not has_top_k),
+            num_both=num_rows * (has_top_k and has_top_p),
+            any_greedy=self.any_greedy,
+            # Rows without a top_k keep the whole vocabulary.
+            top_k_max=TOP_K_OFF if has_top_k and is_mixed else self.top_k_max,
+            is_wide=self.is_wide,
+        )
+
     @property
     def num_sampled(self) -> int:
         """Rows that draw a random number."""
@@ -178,7 +200,7 @@ class SamplingRows:
         """[N] bool: rows that take the argmax. A device operation, for the device program alone."""
         if self.all_greedy:
             return torch.ones_like(self.temperature, dtype=torch.bool)
-        return self.temperature <= _GREEDY_TEMPERATURE
+        return takes_argmax(self.temperature)
 
     @property
     def classes(self) -> Tensor:

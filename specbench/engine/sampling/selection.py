@@ -66,15 +66,25 @@ class CumulativeMass:
     """Running sums of a non-negative mass along each row.
 
     :param mass: [m, V] float32 whole numbers, at most 2^46 each.
-    :ivar total: [m] int64.
+    :ivar mass: as given; ``total``: [m] int64.
     """
 
     def __init__(self, mass: Tensor) -> None:
+        self.mass = mass
         self._blocks = blocks_of(mass)
         # Whole numbers below 2^53 add exactly in float64, whatever the order.
         self._sums = self._blocks.sum(dim=-1, dtype=torch.float64).to(torch.int64)
         self._cumulative = self._sums.cumsum(dim=-1)
         self.total = self._cumulative[:, -1]
+
+    def draw(self, draws: Tensor) -> Tensor:
+        """The column where ``draws`` [m], float64 in [0, 1), falls by inverse cumulative sum; [m] int64."""
+        # A draw is at most 1 - 2^-53, so the product stays below the total, rounding included.
+        return self.locate((draws * self.total).to(torch.int64))
+
+    def probability_of(self, columns: Tensor) -> Tensor:
+        """The probability [m] float64 with which :meth:`draw` finds ``columns`` [m]."""
+        return self.mass.gather(1, columns.unsqueeze(-1)).squeeze(-1).to(torch.float64) / self.total
 
     def locate(self, target: Tensor) -> Tensor:
         """The first column up to which the mass is more than ``target`` [m] int64; the last one when none is."""

@@ -12,7 +12,8 @@ from sampling_reference import make_rows
 from scipy import stats
 
 from specbench.engine.config import AcceptanceSpec
-from specbench.engine.sampling.acceptance import Acceptance, build_acceptance
+from specbench.engine.sampling.acceptance import Acceptance, Verification, build_acceptance
+from specbench.engine.sampling.metadata import RowFacts, SamplingRows
 from specbench.engine.sampling.params import SamplingParams
 from specbench.engine.sampling.sampler import select_tokens
 from specbench.errors import InputError, UnknownNameError
@@ -41,7 +42,9 @@ def accept(
     """Accept with request i in the slot that is i-th from the end."""
     state = State(seeds.flip(0), torch.ones(len(seeds), 0, dtype=torch.int64))
     slots = torch.arange(len(seeds)).flip(0)
-    return acceptance.accept(state, slots, positions, target, drafts, proposed)
+    nothing = torch.zeros(0)
+    rows = SamplingRows(nothing, nothing, nothing, RowFacts())
+    return acceptance.accept(state, Verification(slots, positions, target, drafts, proposed, nothing, rows))
 
 
 def committed_lengths(acceptance: Acceptance, draft_len: int, count: int) -> torch.Tensor:
@@ -176,7 +179,8 @@ def test_a_length_out_of_reach_is_an_input_error(length: float) -> None:
         (AcceptanceSpec("strict", 2.0), "acceptance.length", "strict acceptance"),
         (AcceptanceSpec("replay", 2.0), "acceptance.length", "replay takes the lengths that another run recorded"),
         (AcceptanceSpec("replay", None, (0.5,) * 4), "acceptance.length", "replay takes"),
-        (AcceptanceSpec("rejection"), "acceptance.mode", "'rejection'; known: forced, replay, strict"),
+        (AcceptanceSpec("rejection", 2.0), "acceptance.length", "rejection sampling takes"),
+        (AcceptanceSpec("chance"), "acceptance.mode", "'chance'; known: forced, rejection, replay, strict"),
     ],
 )
 def test_bad_specifications(spec: AcceptanceSpec, where: str, message: str) -> None:
@@ -191,8 +195,9 @@ def test_unknown_mode_suggests_the_nearest() -> None:
         build_acceptance(AcceptanceSpec("stirct"), 4)
 
 
-def test_only_strict_judges_content() -> None:
+def test_strict_and_rejection_judge_content() -> None:
     assert build_acceptance(AcceptanceSpec(), 4).judges_content
+    assert build_acceptance(AcceptanceSpec("rejection"), 4).judges_content
     assert not forced(4, 2.0).judges_content
     assert not build_acceptance(AcceptanceSpec("replay"), 4).judges_content
 
@@ -237,5 +242,6 @@ def test_speculation_commits_the_tokens_of_plain_decoding(params: SamplingParams
 def test_what_counts_as_proposed() -> None:
     proposed = torch.tensor([0, 2, 4])
     assert build_acceptance(AcceptanceSpec(), 4).count_proposed(proposed, 4).tolist() == [0, 2, 4]
+    assert build_acceptance(AcceptanceSpec("rejection"), 4).count_proposed(proposed, 4).tolist() == [0, 2, 4]
     assert forced(4, 2.0).count_proposed(proposed, 3).tolist() == [3, 3, 3]
     assert build_acceptance(AcceptanceSpec("replay"), 4).count_proposed(proposed, 3).tolist() == [3, 3, 3]

@@ -11,7 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from specbench.engine.config import AcceptanceSpec, DrafterSpec, EngineConfig, ModelSpec
-from specbench.engine.sampling.acceptance import build_acceptance
+from specbench.engine.sampling.acceptance import Verification, build_acceptance
+from specbench.engine.sampling.metadata import RowFacts, SamplingRows
 from specbench.engine.sampling.params import SamplingParams
 from specbench.engine.sampling.replay import check_replay, tokens_to_boundary
 from specbench.errors import InputError
@@ -30,6 +31,12 @@ class State:
 START = 5
 
 
+def step_of(*requests: torch.Tensor) -> Verification:
+    """A step of these requests; replay does not look at how the target chose."""
+    nothing = torch.zeros(0)
+    return Verification(*requests, nothing, SamplingRows(nothing, nothing, nothing, RowFacts()))
+
+
 def replayed(lengths: list[int], draft_lens: list[int], num_tokens: int) -> list[int]:
     """Tokens committed by each step, with K of each step in turn, over and over, until ``num_tokens`` are there."""
     acceptance = build_acceptance(AcceptanceSpec("replay"), max(draft_lens))
@@ -41,7 +48,7 @@ def replayed(lengths: list[int], draft_lens: list[int], num_tokens: int) -> list
         draft_len = draft_lens[len(committed) % len(draft_lens)]
         target, drafts = torch.zeros(1, draft_len + 1, dtype=torch.int64), torch.ones(1, draft_len, dtype=torch.int64)
         slots, proposed = torch.tensor([1]), torch.tensor([0])
-        token_ids, count = acceptance.accept(state, slots, positions, target, drafts, proposed)
+        token_ids, count = acceptance.accept(state, step_of(slots, positions, target, drafts, proposed))
         committed.append(int(count))
         # Draft tokens first, proposed or not, then the target's own.
         assert token_ids[0, : committed[-1]].tolist() == [1] * (committed[-1] - 1) + [0]
@@ -86,7 +93,7 @@ def test_slots_replay_their_own_recordings() -> None:
     drafts, target = torch.ones(3, 4, dtype=torch.int64), torch.zeros(3, 5, dtype=torch.int64)
     slots, positions = torch.tensor([1, 2, 0]), torch.tensor([20, 0, 10])  # slot 2 is padding's
     acceptance = build_acceptance(AcceptanceSpec("replay"), 4)
-    _, committed = acceptance.accept(state, slots, positions, target, drafts, slots)
+    _, committed = acceptance.accept(state, step_of(slots, positions, target, drafts, slots))
     assert committed.tolist() == [2, 1, 3]
 
 
