@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import importlib
 import importlib.metadata
@@ -23,7 +24,7 @@ from specbench.errors import CheckpointError, UnknownNameError
 
 ROOT = Path(__file__).parents[1]
 ENTRIES = [(kind, name) for kind, names in registry.ALL.items() for name in names]
-DECLARATIONS = ("sim_presets", "presets", "workloads", "formats", "optimizations")
+DECLARATIONS = ("sim_presets", "heads", "presets", "workloads", "formats", "optimizations")
 
 
 def public_members(protocol: type) -> set[str]:
@@ -43,12 +44,15 @@ def check_drafter(name: str, drafter: Any) -> None:
     import torch
 
     from specbench.engine.config import DrafterSpec
-    from specbench.engine.drafters.base import Drafter, DrafterNeeds
+    from specbench.engine.drafters.base import Drafter, DrafterNeeds, DraftStep
+    from tests.engine.drafters.head_cases import heads_for, last_rows, tiny_host, using_head
 
     assert issubclass(drafter, Drafter)
     assert isinstance(drafter.needs, DrafterNeeds)
     draft_len = 0 if name == "none" else 3
-    built = drafter(DrafterSpec(name, draft_len))
+    spec, head = DrafterSpec(name, draft_len, model="random:tiny" if name == "draft_model" else None), heads_for(name)
+    with contextlib.nullcontext() if head is None else using_head(head):
+        built = drafter(spec, tiny_host(spec))
     assert built.max_draft_len == draft_len
     tokens = torch.tensor([[5, 6, 7, 5, 6, 0], [9, 9, 9, 9, 0, 0], [1, 2, 3, 0, 0, 0], [4, 4, 0, 0, 0, 0]])
     state = types.SimpleNamespace(
@@ -58,12 +62,45 @@ def check_drafter(name: str, drafter: Any) -> None:
         num_draft_tokens=torch.full((4,), -1),
     )
     before = tokens.clone()
-    built.propose(state, torch.tensor([0, 2]), draft_len, 6)
+
+    rows, nobody = last_rows(built.needs, [0, 2], [5, 3]), torch.zeros(0, dtype=torch.int64)
+    idle = dataclasses.replace(rows, ends=nobody, requests=nobody)
+    with torch.inference_mode():
+        built.draft(state, DraftStep(nobody, 0, 6, idle))
+        assert (state.draft_token_ids == -1).all(), "a step in which nobody goes on proposes nothing"
+        assert (state.num_draft_tokens == -1).all()
+        built.draft(state, DraftStep(torch.tensor([0, 2]), draft_len, 6, rows))
     assert torch.equal(state.token_ids, before), "committed history is not the drafter's to write"
+    assert torch.equal(state.num_tokens, torch.tensor([5, 4, 3, 2])), "no drafter accepts tokens"
     assert (state.draft_token_ids[[0, 2]] >= 0).all(), "every column gets a valid id"
+    assert (state.draft_token_ids < 512).all()
     assert (state.draft_token_ids[[1, 3]] == -1).all(), "only the slots that were asked for"
     if draft_len:
         assert ((state.num_draft_tokens[[0, 2]] >= 0) & (state.num_draft_tokens[[0, 2]] <= draft_len)).all()
+    built.fill_cache(torch.tensor([0]), 0)
+
+
+def check_head(_: str, head: Any) -> None:
+    import torch
+
+    from specbench.engine.drafters.head_formats import read_head_config
+    from specbench.engine.drafters.head_weights import open_head, read_vocabulary
+    from specbench.engine.drafters.heads import Head
+
+    assert isinstance(head, Head)
+    assert head.drafter in registry.DRAFTERS
+    assert head.is_here, "its files come with the package that declares it"
+    assert len(head.read_card_line()) > 10, "a card says what it was trained on and what it accepts"
+    config = read_head_config(head.directory, registry.PRESETS.load(head.target).config)
+    assert config.kind == head.drafter
+    num_bytes = sum(path.stat().st_size for path in head.directory.iterdir())
+    assert num_bytes <= 20_000_000, "everyone who installs the package carries it"
+    with open_head(head.directory, config) as tensors:
+        weights = {name: tensor for name, tensor in tensors.items() if name not in ("d2t", "t2d")}
+        vocabulary = read_vocabulary(tensors)
+    assert set(weights) == set(config.expected_tensors())
+    assert {tensor.dtype for tensor in weights.values()} == {torch.bfloat16}
+    assert vocabulary is None or len(vocabulary) == config.draft_vocab_size
 
 
 def check_attention(_: str, attention: Any) -> None:
@@ -193,6 +230,7 @@ CHECKS: dict[str, Callable[..., None]] = {
     "devices": check_device,
     "sim_presets": check_sim_preset,
     "drafters": check_drafter,
+    "heads": check_head,
     "attention": check_attention,
     "models": check_model,
     "presets": check_preset,

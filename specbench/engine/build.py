@@ -9,7 +9,8 @@ from specbench.device.base import Device
 from specbench.device.tracing import NullTracer, Tracer
 from specbench.engine.attention.base import AttentionOperator
 from specbench.engine.config import EngineConfig
-from specbench.engine.drafters.base import build_drafter
+from specbench.engine.drafters.base import Drafter, DrafterHost, build_drafter
+from specbench.engine.drafters.none import SimulatedDrafter
 from specbench.engine.input_preparation import InputPreparation
 from specbench.engine.kv_cache import KVCache
 from specbench.engine.llm_engine import LLMEngine
@@ -20,10 +21,12 @@ from specbench.engine.models.loading import LoadedModel, load_model, load_shape
 from specbench.engine.optimizations.base import Switch, build_switch, load_toggle
 from specbench.engine.optimizations.choice_points import StepPrograms
 from specbench.engine.recurrence import with_recurrence
-from specbench.engine.sampling.acceptance import build_acceptance
+from specbench.engine.sampling.acceptance import Acceptance, build_acceptance
 from specbench.engine.sampling.step_sampling import StepSampling
+from specbench.engine.sampling.tree_acceptance import build_tree_acceptance
 from specbench.engine.scheduler import Scheduler
 from specbench.engine.simulated_runner import SimulatedRunner
+from specbench.engine.tree_runner import TreeModelRunner
 from specbench.errors import CapacityError, InputError
 
 _TOGGLES = (
@@ -91,14 +94,16 @@ def _assemble(
         if loaded.config.has_recurrent_state or not load_toggle(name).needs_recurrent_state
     }
     graphs: Switch[StepPrograms] = switches["graphs"]
-    runner_class = ModelRunner if device.computes else SimulatedRunner
+    runner_class = _choose_runner(config, device, loaded.config)
+    attention = _build_attention(config, loaded.config, device, dtype)
+    drafter = _build_drafter(config, loaded, device, dtype)
     runner = runner_class(
         config,
         device,
         loaded.model,
-        _build_attention(config, loaded.config, device, dtype),
-        build_drafter(config.drafter),
-        build_acceptance(config.acceptance, config.drafter.max_draft_len),
+        attention,
+        drafter,
+        _build_acceptance(config, drafter),
         tracer,
         graphs,
     )
@@ -120,6 +125,21 @@ def _assemble(
     return LLMEngine(config, loaded, device, scheduler, preparation, runner, tracer, switches, owns_device=owns_device)
 
 
+def _choose_runner(config: EngineConfig, device: Device, model_config: ModelConfig) -> type[ModelRunner]:
+    if config.drafter.tree is None:
+        return ModelRunner if device.computes else SimulatedRunner
+    if not device.computes or model_config.has_recurrent_state:
+        what = "a model with recurrent state" if device.computes else "a device that computes nothing"
+        raise InputError(f"a draft tree cannot be verified by {what}", where="drafter.tree", hint="drop it")
+    return TreeModelRunner
+
+
+def _build_acceptance(config: EngineConfig, drafter: Drafter) -> Acceptance:
+    if config.drafter.tree is None:
+        return build_acceptance(config.acceptance, config.drafter.max_draft_len, drafter.vocabulary.token_ids)
+    return build_tree_acceptance(config.acceptance)
+
+
 def _build_attention(
     config: EngineConfig, model_config: ModelConfig, device: Device, dtype: torch.dtype
 ) -> AttentionOperator:
@@ -139,21 +159,71 @@ def _build_attention(
             where="engine.max_batch_size",
             hint="lower workload.concurrency or drafter.draft_len",
         )
+    attention = _attention_over(
+        config,
+        model_config.num_kv_layers,
+        model_config.num_heads,
+        model_config.num_kv_heads,
+        model_config.head_dim,
+        device,
+        dtype,
+    )
+    return with_recurrence(attention, model_config, config.max_batch_size, config.drafter.max_draft_len + 1)
+
+
+def _build_drafter(config: EngineConfig, loaded: LoadedModel, device: Device, dtype: torch.dtype) -> Drafter:
+    if not device.computes:
+        return SimulatedDrafter(config.drafter)
+
+    def build_attention(num_layers: int, num_heads: int, num_kv_heads: int, head_dim: int) -> AttentionOperator:
+        cells = config.num_blocks * config.tokens_per_block
+        _require_memory(
+            device,
+            cells * 2 * num_layers * num_kv_heads * head_dim * dtype.itemsize,
+            f"the drafter's KV cache of {config.num_blocks} blocks takes",
+            where="engine.num_blocks",
+            hint="lower workload.concurrency, engine.max_seq_len or engine.kv_cache",
+        )
+        return _attention_over(config, num_layers, num_heads, num_kv_heads, head_dim, device, dtype)
+
+    host = DrafterHost(config, loaded.model, device.torch_device, dtype, build_attention)
+    drafter = build_drafter(config.drafter, host)
+    if config.acceptance.mode == "rejection":
+        rows = (config.max_batch_size + 1) * config.drafter.max_draft_len
+        _require_memory(
+            device,
+            rows * drafter.vocabulary.size * torch.float32.itemsize,
+            f"the probabilities of {rows} draft tokens take",
+            where="engine.max_batch_size",
+            hint="lower workload.concurrency or drafter.draft_len, or use strict acceptance",
+        )
+    return drafter
+
+
+def _attention_over(
+    config: EngineConfig,
+    num_layers: int,
+    num_heads: int,
+    num_kv_heads: int,
+    head_dim: int,
+    device: Device,
+    dtype: torch.dtype,
+) -> AttentionOperator:
+    """Attention of ``num_layers`` layers over a KV cache of their own, laid out in the engine's blocks."""
     cache = KVCache(
-        num_layers=model_config.num_kv_layers,
+        num_layers=num_layers,
         num_blocks=config.num_blocks + config.num_padding_blocks,
         num_padding_blocks=config.num_padding_blocks,
         tokens_per_block=config.tokens_per_block,
-        num_kv_heads=model_config.num_kv_heads,
-        head_dim=model_config.head_dim,
+        num_kv_heads=num_kv_heads,
+        head_dim=head_dim,
         dtype=dtype,
         # Where nothing is computed, the cache has a shape and no memory.
         device=device.torch_device if device.computes else torch.device("meta"),
     )
-    attention: AttentionOperator = registry.ATTENTION.load(config.attention, where="engine.attention")(
-        cache, num_heads=model_config.num_heads
-    )
-    return with_recurrence(attention, model_config, config.max_batch_size, config.drafter.max_draft_len + 1)
+    backend = registry.ATTENTION.load(config.attention, where="engine.attention")
+    attention: AttentionOperator = backend(cache, num_heads=num_heads)
+    return attention
 
 
 def _load_model(config: EngineConfig, device: Device, dtype: torch.dtype) -> LoadedModel:
@@ -181,10 +251,10 @@ def _require_memory(device: Device, size: int, what: str, *, where: str, hint: s
 
 
 def _check_rows(config: EngineConfig) -> None:
-    rows = config.max_batch_size * (config.drafter.max_draft_len + 1)
+    rows = config.max_batch_size * config.drafter.max_rows
     if rows > config.max_num_tokens:
         raise CapacityError(
-            f"{config.max_batch_size} requests with {config.drafter.max_draft_len} draft tokens take {rows} rows, "
+            f"{config.max_batch_size} requests with {config.drafter.max_rows - 1} draft tokens take {rows} rows, "
             f"a step may carry {config.max_num_tokens}",
             where="engine.max_num_tokens",
             hint=f"set engine.max_num_tokens to {rows} or more",

@@ -20,7 +20,7 @@ from torch import Tensor
 from specbench.device.base import CapturedProgram, Device
 from specbench.engine.capture_params import RealParams
 from specbench.engine.config import EngineConfig
-from specbench.engine.forward_batch import ForwardBatch, InputSource, OutputColumns
+from specbench.engine.forward_batch import ForwardBatch, InputSource
 from specbench.engine.input_preparation import InputPreparation
 from specbench.engine.model_runner import ModelRunner
 from specbench.engine.request import Request
@@ -186,6 +186,7 @@ class StepCapture:
                 next_draft_len=draft_len,
                 num_padding=size,
                 is_warm_up=True,
+                num_nodes=self._config.drafter.num_nodes_for(draft_len),
             )
             prepared = self._preparation.prepare(0, schedule)
             for batch in _by_source(prepared):
@@ -194,7 +195,7 @@ class StepCapture:
                 yield _without_lengths(batch), key
 
     def _make_output(self, batch: ForwardBatch) -> Tensor:
-        shape = (batch.num_requests, OutputColumns(batch.draft_len).count)
+        shape = (batch.num_requests, batch.columns.count)
         return torch.zeros(shape, dtype=torch.int64, device=self._device.torch_device)
 
     def _run_eagerly(self, batch: ForwardBatch) -> None:

@@ -22,7 +22,7 @@ class ContextRows:
     """One prompt chunk: positions ``start`` to ``end - 1`` of the sequence in ``slot``.
 
     :param samples: its last row chooses a token.
-    :param next_token_id: the committed token after the chunk, where there is one already (after a preemption).
+    :param next_token_id: the token after the chunk, where it is known: of the prompt, or committed before a preemption.
     :param tokens_to_boundary: int64, host, of a last chunk under replay: how many tokens a step commits there, by
         position from the first that a generation step commits (``end + 1``). None elsewhere.
     """
@@ -69,14 +69,18 @@ class RowPlaces:
 
 @dataclass(frozen=True)
 class ForwardBatch:
-    """Rows of one step: chunks in ``context``, then ``draft_len`` + 1 rows for each of ``num_generation`` requests.
+    """Rows of one step: chunks in ``context``, then equally many rows for each of ``num_generation`` requests.
+
+    A generation request's rows are its last committed token, then its K = ``draft_len`` draft tokens, one after the
+    other, or the nodes of its draft tree, of which K at most follow each other.
 
     :param context_token_ids: int64 [context rows], host.
     :param generation_slots: int64 [num_generation], host.
     :param block_offsets: int32 [pools, requests, 2 (keys, values), columns], host; context requests first. Columns that
         are not sent stay as they are on the device. None: as in the last step, all of them.
     :param first_block_column: where ``block_offsets`` begin; columns left of it are as in the last step.
-    :param sampling: parameters of every row that selects a token: one a sampling chunk, K + 1 a generation request.
+    :param sampling: parameters of every row that selects a token: one a sampling chunk, one each row of a
+        generation request.
     :param next_draft_len: tokens the drafter proposes for the next step.
     :param shape: what profilers show, see :class:`specbench.engine.scheduler.Schedule`.
     :param max_num_tokens: no sequence of the batch is longer than this after the step; None: not known, as the step is
@@ -85,6 +89,7 @@ class ForwardBatch:
     :param state: where the recurrent state of each request is; None for a model without.
     :param asked: what the requests ask of the sampler, whatever ``sampling`` holds; None: not said.
     :param num_padding: requests at the end that fill the batch up to a captured size.
+    :param num_nodes: nodes of each request's draft tree; 0: its drafts do not branch.
     """
 
     step: int
@@ -103,6 +108,17 @@ class ForwardBatch:
     state: StateIndices | None = None
     asked: StepParams | None = None
     num_padding: int = 0
+    num_nodes: int = 0
+
+    @property
+    def rows_per_generation(self) -> int:
+        """Rows of each generation request."""
+        return (self.num_nodes or self.draft_len) + 1
+
+    @property
+    def columns(self) -> OutputColumns:
+        """Of the step's output."""
+        return OutputColumns(self.draft_len, self.rows_per_generation)
 
     @property
     def context_lens(self) -> list[int]:
@@ -132,7 +148,8 @@ class ForwardBatch:
 
 COMMITTED, DRAFTED, FINITE, TOKENS = 0, 1, 2, 3
 """Columns of a step's output as the device writes it, a row a request. From the last one on K + 1 token ids, then of
-each of these rows the top_k, and the temperature and top_p, that it was drawn with; see :class:`OutputColumns`."""
+each of the request's rows the top_k, and the temperature and top_p, that it was drawn with; see
+:class:`OutputColumns`."""
 
 
 @dataclass(frozen=True)
@@ -140,24 +157,27 @@ class OutputColumns:
     """Where a row of the output of a step with ``draft_len`` draft tokens holds what.
 
     What rows were drawn with stays zero in a step that draws nothing; see :mod:`specbench.engine.sampling.audit`.
+
+    :param num_rows: rows of a generation request; None: K + 1, as without a draft tree.
     """
 
     draft_len: int
+    num_rows: int | None = None
 
     @property
     def tokens(self) -> slice:
         """Token ids."""
-        return self._block(0)
+        return slice(TOKENS, TOKENS + self.draft_len + 1)
 
     @property
     def top_k(self) -> slice:
         """Of each row."""
-        return self._block(1)
+        return self._block(0)
 
     @property
     def pairs(self) -> slice:
         """Temperature and top_p of each row, the two float32 halves of a word."""
-        return self._block(2)
+        return self._block(1)
 
     @property
     def effective(self) -> slice:
@@ -167,11 +187,15 @@ class OutputColumns:
     @property
     def count(self) -> int:
         """Columns in all."""
-        return TOKENS + 3 * (self.draft_len + 1)
+        return TOKENS + self.draft_len + 1 + 2 * self._num_rows
 
     def _block(self, index: int) -> slice:
-        first = TOKENS + index * (self.draft_len + 1)
-        return slice(first, first + self.draft_len + 1)
+        first = TOKENS + self.draft_len + 1 + index * self._num_rows
+        return slice(first, first + self._num_rows)
+
+    @property
+    def _num_rows(self) -> int:
+        return self.draft_len + 1 if self.num_rows is None else self.num_rows
 
 
 @dataclass(frozen=True)
@@ -179,9 +203,10 @@ class StepOutput:
     """What the host sees of one step; a row a request, context requests first.
 
     :param token_ids: committed ids by request, beyond an end of sequence included.
-    :param num_drafted: draft tokens that the drafter had proposed for the step, by request.
+    :param num_drafted: draft tokens that the drafter had proposed for the step, by request; of a tree its levels, for
+        so many could have been accepted.
     :param is_finite: by request, False when the logits of one of its rows held NaN or infinity.
-    :param effective: int64 [requests, 2 (K + 1)], columns :attr:`OutputColumns.effective`.
+    :param effective: int64 [requests, 2 rows a request], columns :attr:`OutputColumns.effective`.
     """
 
     token_ids: list[list[int]]

@@ -84,7 +84,7 @@ class InputPreparation:
         slots = [_slot(request) for request in requests]
         sampling = [index for index, chunk in enumerate(schedule.context) if chunk.samples]
         first = len(schedule.context)
-        row_counts = [1] * len(sampling) + [schedule.draft_len + 1] * len(schedule.generation)
+        row_counts = [1] * len(sampling) + [schedule.rows_per_generation] * len(schedule.generation)
         asked, sampling_rows = self.fill_sampling_params(
             [requests[index].params for index in sampling] + [request.params for request in schedule.generation],
             row_counts,
@@ -109,6 +109,7 @@ class InputPreparation:
             state=self.fill_state_indices(slots, schedule.num_padding),
             asked=asked,
             num_padding=schedule.num_padding,
+            num_nodes=schedule.num_nodes,
         )
         return FullPass(batch, slots, row_counts, max_kv_len)
 
@@ -194,9 +195,16 @@ def _context_rows(chunk: ContextChunk) -> ContextRows:
         is_last=chunk.is_last,
         samples=chunk.samples,
         seed=request.params.seed,
-        next_token_id=request.output_token_ids[-1] if request.output_token_ids else None,
+        next_token_id=_next_token_id(chunk),
         tokens_to_boundary=_recording(chunk),
     )
+
+
+def _next_token_id(chunk: ContextChunk) -> int | None:
+    request = chunk.request
+    if not chunk.is_last:
+        return request.prefill_tokens(chunk.end, chunk.end + 1)[0]
+    return request.output_token_ids[-1] if request.output_token_ids else None
 
 
 def _recording(chunk: ContextChunk) -> Tensor | None:

@@ -168,7 +168,7 @@ class LLMEngine:
                 where=where,
                 hint=f"set engine.max_seq_len to {len(prompt) + 1} or more, or shorten the prompt",
             )
-        positions = positions_for(max_length, self.config.drafter.max_draft_len)
+        positions = positions_for(max_length, self.config.drafter.max_draft_len, self.config.drafter.num_ahead)
         needed = self._scheduler.blocks.blocks_for(positions)
         if needed > self.config.num_blocks:
             raise CapacityError(

@@ -16,7 +16,7 @@ from specbench.engine.attention.base import AttentionOperator
 from specbench.engine.attention.metadata import AttentionMetadata
 from specbench.engine.config import EngineConfig
 from specbench.engine.device_state import DeviceState
-from specbench.engine.drafters.base import Drafter
+from specbench.engine.drafters.base import Drafter, DraftStep, TargetRows
 from specbench.engine.forward_batch import (
     COMMITTED,
     DRAFTED,
@@ -24,15 +24,16 @@ from specbench.engine.forward_batch import (
     TOKENS,
     ContextRows,
     ForwardBatch,
-    OutputColumns,
     StepOutput,
 )
-from specbench.engine.models.base import CausalLM
+from specbench.engine.models.base import CausalLM, HiddenTaps
 from specbench.engine.optimizations.base import Switch
 from specbench.engine.optimizations.choice_points import StepPrograms
-from specbench.engine.sampling.acceptance import Acceptance
+from specbench.engine.sampling.acceptance import Acceptance, Verification
 from specbench.engine.sampling.audit import pack_pairs, write_parameters
-from specbench.engine.sampling.sampler import Selection, select_and_check
+from specbench.engine.sampling.metadata import SamplingRows
+from specbench.engine.sampling.params import GREEDY_TEMPERATURE
+from specbench.engine.sampling.sampler import Selection
 from specbench.engine.step_inputs import StepInputs, StepRows
 
 
@@ -47,7 +48,7 @@ class PendingStep:
     def read(self) -> StepOutput:
         """Wait for the step and return its output."""
         self.completion.wait()
-        columns, values = OutputColumns(self.batch.draft_len), self.output.numpy()
+        columns, values = self.batch.columns, self.output.numpy()
         rows = values[:, : columns.tokens.stop].tolist()
         return StepOutput(
             token_ids=[row[TOKENS : TOKENS + row[COMMITTED]] for row in rows],
@@ -78,14 +79,17 @@ class ModelRunner:
         self._drafter = drafter
         self._acceptance = acceptance
         self._tracer = tracer
-        self.state = DeviceState(config, device.torch_device)
+        # Under other rules of acceptance drafters take what is likeliest, and nobody asks how likely.
+        num_columns = drafter.vocabulary.size if config.acceptance.mode == "rejection" else 0
+        self._draws_drafts = num_columns > 0
+        self.state = DeviceState(config, device.torch_device, num_columns)
         self.inputs = StepInputs(config, device, num_position_rows=model.num_position_rows)
 
     def launch(self, batch: ForwardBatch) -> PendingStep:
         """Enqueue the copies and the program of one step and return at once."""
         self.inputs.upload(batch)
         self._upload_recordings(batch.context)
-        shape = (batch.num_requests - batch.num_padding, OutputColumns(batch.draft_len).count)
+        shape = (batch.num_requests - batch.num_padding, batch.columns.count)
         output = self._device.empty_staging(shape, torch.int64)
         program = self._graphs.current.program_for(batch, output)
         return PendingStep(batch, self._device.launch(program, "device_step"), output)
@@ -104,8 +108,9 @@ class ModelRunner:
 
         self._device.launch(program, "synthetic_cache")
 
-    def _fill_cache(self, rows: ContextRows, blocks: Tensor) -> None:  # noqa: ARG002 - not every runner needs both
+    def _fill_cache(self, rows: ContextRows, blocks: Tensor) -> None:
         self._attention.cache.fill(blocks)
+        self._drafter.fill_cache(blocks, rows.slot)
 
     def _upload_recordings(self, context: tuple[ContextRows, ...]) -> None:
         """Put what the requests that start generating replay into the state; nothing without replay."""
@@ -131,15 +136,16 @@ class ModelRunner:
             self._write_context(batch, self.inputs.token_ids[: batch.num_context_tokens])
             rows = self.inputs.read_rows(batch, self.state)
             with self._tracer.range("target_forward", "device", batch.shape):
-                self._prepare_attention(batch, rows.positions, rows.kv_lens)
-                hidden = self._model.forward(rows.token_ids, rows.model_positions, self._attention)
+                self._prepare_attention(batch, rows)
+                taps = HiddenTaps(self._drafter.needs.hidden_layers)
+                hidden = self._model.forward(rows.token_ids, rows.model_positions, self._attention, taps)
                 finite_chunks = self._check_chunks(batch, hidden)
                 selecting = hidden if rows.selecting is None else hidden[rows.selecting]
                 logits = self._model.compute_logits(selecting) if selecting.shape[0] else None
             with self._tracer.range("sample_and_accept", "device"):
                 self._sample_and_accept(batch, rows, logits, finite_chunks, slots, output)
             with self._tracer.range("draft", "device"):
-                self._draft(batch, slots)
+                self._draft(batch, rows, slots, hidden, taps)
 
         return program
 
@@ -150,10 +156,11 @@ class ModelRunner:
             self.state.write_context(chunk, chunk_token_ids)
 
     @runtime_operator("prepare_attention")
-    def _prepare_attention(self, batch: ForwardBatch, positions: Tensor, kv_lens: Tensor) -> None:
-        self._attention.prepare(self._attention_metadata(batch, positions, kv_lens))
+    def _prepare_attention(self, batch: ForwardBatch, rows: StepRows) -> None:
+        self._attention.prepare(self._attention_metadata(batch, rows.cells, rows.kv_lens))
 
     def _attention_metadata(self, batch: ForwardBatch, positions: Tensor, kv_lens: Tensor) -> AttentionMetadata:
+        """Of rows of which K + 1 a generation request follow each other."""
         return AttentionMetadata(
             num_context=len(batch.context),
             context_query_lens=batch.context_lens,
@@ -184,8 +191,8 @@ class ModelRunner:
         slots: Tensor,
         output: Tensor,
     ) -> None:
-        num_context, num_rows = len(batch.context), batch.draft_len + 1
-        columns = OutputColumns(batch.draft_len)
+        num_context, num_rows = len(batch.context), batch.rows_per_generation
+        columns = batch.columns
         shape = (batch.num_requests, columns.count)
         result = torch.zeros(shape, dtype=torch.int64, device=self._device.torch_device)
         result[:, FINITE] = 1
@@ -193,15 +200,15 @@ class ModelRunner:
             result[:num_context, FINITE] = torch.stack(finite_chunks).to(torch.int64)
         if logits is not None:
             positions = (rows.positions if rows.selecting is None else rows.positions[rows.selecting]) + 1
-            selection = select_and_check(logits, batch.sampling, rows.seeds, positions)
+            selection, probability = self._acceptance.select(
+                logits, batch.sampling, rows.seeds, positions, rows.draft_token_ids
+            )
             num_sampling = self._commit_context(batch, selection, result)
             if selection.drawn_with is not None:
                 write_parameters(result, batch, selection.drawn_with.top_k, pack_pairs(selection.drawn_with))
             if batch.num_generation:
-                target = selection.token_ids[num_sampling:].view(-1, num_rows)
-                token_ids, num_committed = self._acceptance.accept(
-                    self.state, slots, rows.num_tokens, target, rows.draft_token_ids, rows.num_draft_tokens
-                )
+                step = _verification(batch, rows, slots, logits, selection, probability)
+                token_ids, num_committed = self._accept(batch, rows, step)
                 self.state.commit(slots, token_ids, num_committed)
                 self.inputs.keep_samples(batch, token_ids)
                 generation = result[num_context:]
@@ -210,6 +217,15 @@ class ModelRunner:
                 generation[:, FINITE] = selection.is_finite[num_sampling:].view(-1, num_rows).all(dim=1)
                 generation[:, columns.tokens] = token_ids
         output.copy_(result[: output.shape[0]], non_blocking=True)
+
+    def _accept(
+        self,
+        batch: ForwardBatch,  # noqa: ARG002 - not every runner needs it
+        rows: StepRows,  # noqa: ARG002
+        step: Verification,
+    ) -> tuple[Tensor, Tensor]:
+        """What the generation requests commit, see :meth:`Acceptance.accept`."""
+        return self._acceptance.accept(self.state, step)
 
     def _commit_context(self, batch: ForwardBatch, selection: Selection, result: Tensor) -> int:
         """Commit the first token of each chunk that samples; return how many there are."""
@@ -226,9 +242,85 @@ class ModelRunner:
         result[rows, TOKENS] = token_ids
         return len(sampling)
 
-    def _draft(self, batch: ForwardBatch, slots: Tensor) -> None:
-        ready = [chunk.slot for chunk in batch.context if chunk.is_last]
+    def _draft(self, batch: ForwardBatch, rows: StepRows, slots: Tensor, hidden: Tensor, taps: HiddenTaps) -> None:
+        device = slots.device
+        ready = [row for row, chunk in enumerate(batch.context) if chunk.is_last]
+        going_on = slots
         if ready:
-            slots = torch.cat([torch.tensor(ready, device=slots.device), slots])
-        if slots.shape[0]:
-            self._drafter.propose(self.state, slots, batch.next_draft_len, batch.max_num_tokens)
+            going_on = torch.cat([torch.tensor([batch.context[row].slot for row in ready], device=device), slots])
+        target_rows = None
+        if self._drafter.needs.reads_rows:
+            target_rows = self._target_rows(batch, rows, slots, ready, hidden, taps)
+        temperature = self._draft_temperature(batch, ready) if self._draws_drafts else None
+        step = DraftStep(going_on, batch.next_draft_len, batch.max_num_tokens, target_rows, temperature)
+        self._drafter.draft(self.state, step)
+
+    @staticmethod
+    def _draft_temperature(batch: ForwardBatch, ready: list[int]) -> Tensor | None:
+        """See :attr:`DraftStep.temperature`; ``ready``: the chunks that end a prompt."""
+        if batch.sampling.all_greedy:
+            return None
+        temperature, num_sampling = batch.sampling.temperature, len(batch.sampling_chunks)
+        generation = temperature[num_sampling :: batch.rows_per_generation]
+        if not ready:
+            return generation
+        # One that was preempted samples nothing in the step that ends its context, so that its parameters are in no
+        # row of it: it drafts what is likeliest, which is judged as such.
+        context = temperature.new_full((len(ready),), GREEDY_TEMPERATURE)
+        places = [place for place, row in enumerate(ready) if batch.context[row].samples]
+        context[torch.tensor(places, dtype=torch.int64, device=context.device)] = temperature[:num_sampling]
+        return torch.cat([context, generation])
+
+    def _target_rows(
+        self,
+        batch: ForwardBatch,
+        rows: StepRows,
+        slots: Tensor,
+        ready: list[int],
+        hidden: Tensor,
+        taps: HiddenTaps,
+    ) -> TargetRows:
+        """What the target ran, for a drafter that reads it; ``ready``: the chunks that end a prompt."""
+        device, num_rows = slots.device, batch.draft_len + 1
+        num_committed = self.state.num_tokens[slots] - rows.num_tokens
+        first = torch.arange(batch.num_generation, device=device) * num_rows + batch.num_context_tokens
+        ends, row_slots, requests = first + num_committed - 1, slots.repeat_interleave(num_rows), None
+        if batch.context:
+            lens = batch.context_lens
+            chunk_slots = torch.tensor([chunk.slot for chunk in batch.context], device=device)
+            chunk_slots = chunk_slots.repeat_interleave(torch.tensor(lens, device=device))
+            row_slots = torch.cat([chunk_slots, row_slots])
+            chunk_ends = torch.tensor(lens, device=device).cumsum(0) - 1
+            picked = torch.tensor(ready, dtype=torch.int64, device=device)
+            ends = torch.cat([chunk_ends[picked], ends])
+            requests = torch.cat([picked, torch.arange(len(batch.context), batch.num_requests, device=device)])
+        return TargetRows(
+            token_ids=rows.token_ids,
+            positions=rows.positions,
+            slots=row_slots,
+            hidden=hidden,
+            tapped=tuple(taps.states[layer] for layer in taps.layers),
+            ends=ends,
+            requests=requests,
+            # Lengths of its own: a backend may have clamped the target's in place.
+            metadata=self._attention_metadata(batch, rows.positions, rows.num_tokens + batch.draft_len),
+        )
+
+
+def _verification(
+    batch: ForwardBatch, rows: StepRows, slots: Tensor, logits: Tensor, selection: Selection, probability: Tensor | None
+) -> Verification:
+    """The generation requests ``slots`` of a step, whose rows are the last of ``logits`` and of the others."""
+    num_rows, sampling, first = batch.rows_per_generation, batch.sampling, len(batch.sampling_chunks)
+    return Verification(
+        slots=slots,
+        positions=rows.num_tokens,
+        target_token_ids=selection.token_ids[first:].view(-1, num_rows),
+        draft_token_ids=rows.draft_token_ids,
+        num_draft_tokens=rows.num_draft_tokens,
+        logits=logits[first:],
+        sampling=SamplingRows(
+            sampling.temperature[first:], sampling.top_k[first:], sampling.top_p[first:], sampling.facts
+        ),
+        draft_probability=None if probability is None else probability[first:].view(-1, num_rows)[:, :-1],
+    )

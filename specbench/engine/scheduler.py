@@ -45,6 +45,7 @@ class Schedule:
     :param wait_first: nothing may be launched before the step in flight has been seen by the host.
     :param num_padding: requests at the end of ``generation`` that only fill it up, with the same row each step.
     :param is_warm_up: a step that serves nobody.
+    :param num_nodes: nodes of each generation request's draft tree; 0: drafts do not branch.
     """
 
     context: list[ContextChunk] = field(default_factory=list)
@@ -55,6 +56,12 @@ class Schedule:
     wait_first: bool = False
     num_padding: int = 0
     is_warm_up: bool = False
+    num_nodes: int = 0
+
+    @property
+    def rows_per_generation(self) -> int:
+        """Rows of each generation request."""
+        return (self.num_nodes or self.draft_len) + 1
 
     @property
     def is_empty(self) -> bool:
@@ -67,7 +74,8 @@ class Schedule:
         num_rows = sum(chunk.num_tokens for chunk in self.context)
         padding = f"+{self.num_padding}" if self.num_padding else ""
         num_generation = len(self.generation) - self.num_padding
-        return f"ctx={len(self.context)}/{num_rows} gen={num_generation}{padding} K={self.draft_len}"
+        tree = f" nodes={self.num_nodes}" if self.num_nodes else ""
+        return f"ctx={len(self.context)}/{num_rows} gen={num_generation}{padding} K={self.draft_len}{tree}"
 
 
 class Scheduler:
@@ -76,6 +84,7 @@ class Scheduler:
     def __init__(self, config: EngineConfig) -> None:
         self._config = config
         self._rows = config.drafter.max_draft_len + 1
+        self._reserved = self._rows + config.drafter.num_ahead
         self.waiting: deque[Request] = deque()
         self.running: list[Request] = []
         self._free_slots = list(range(config.max_batch_size))[::-1]
@@ -103,7 +112,7 @@ class Scheduler:
 
         None where there is no slot or too few blocks; nothing has changed then.
         """
-        if not self._free_slots or not self.blocks.grow(self._free_slots[-1], request.num_tokens + self._rows):
+        if not self._free_slots or not self.blocks.grow(self._free_slots[-1], request.num_tokens + self._reserved):
             return None
         request.slot = slot = self._free_slots.pop()
         # The last token is left to the first generation step, as after a preemption.
@@ -124,7 +133,8 @@ class Scheduler:
         if generation is None:
             return Schedule(wait_first=True)
         draft_len = self._draft_len(len(generation))
-        budget = self._config.max_num_tokens - len(generation) * (draft_len + 1)
+        num_nodes = self._config.drafter.num_nodes_for(draft_len)
+        budget = self._config.max_num_tokens - len(generation) * ((num_nodes or draft_len) + 1)
         context = self._continue_prompts(budget)
         if self.num_preemptions == num_preemptions:
             # Else what was just preempted would come straight back and be preempted again.
@@ -134,7 +144,9 @@ class Scheduler:
         self._num_proposed = self._config.drafter.draft_len_for(
             len(generation) + sum(chunk.is_last for chunk in context)
         )
-        return Schedule(context, generation, draft_len, self._num_proposed, len(self.running))
+        return Schedule(
+            context, generation, draft_len, self._num_proposed, num_occupied=len(self.running), num_nodes=num_nodes
+        )
 
     def _draft_len(self, num_generation: int) -> int:
         """K of the step: what the batch size asks for, but no more than the step before it proposed."""
@@ -160,7 +172,7 @@ class Scheduler:
 
     def _reserve(self, request: Request) -> bool:
         """Blocks for the next step of ``request``; False when it was preempted itself or a step is in flight."""
-        needed = request.max_tokens_in_flight(self._rows) + self._rows
+        needed = request.max_tokens_in_flight(self._rows) + self._reserved
         while request.slot is not None:
             if self.blocks.grow(request.slot, needed):
                 return True
@@ -183,7 +195,7 @@ class Scheduler:
             request = self.waiting[0]
             slot = self._free_slots[-1]
             # The first generation step is reserved with the prompt, so that an admission is not undone at once.
-            if not self.blocks.grow(slot, request.num_prefill_tokens + 1 + self._rows):
+            if not self.blocks.grow(slot, request.num_prefill_tokens + 1 + self._reserved):
                 break
             self.waiting.popleft()
             self._free_slots.pop()

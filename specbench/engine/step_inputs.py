@@ -13,6 +13,7 @@ from torch import Tensor
 from specbench.device.base import Device
 from specbench.engine.config import EngineConfig
 from specbench.engine.device_state import DeviceState
+from specbench.engine.draft_tree import DraftTree
 from specbench.engine.forward_batch import ForwardBatch, InputSource
 
 
@@ -24,14 +25,21 @@ class StepRows:
     """
 
     token_ids: Tensor  # [T]
-    positions: Tensor  # [T] of the tokens in their sequences, and so in the cache
+    positions: Tensor  # [T] of the tokens in their sequences
     model_positions: Tensor  # [T], or [rows, 1, T] for a model that asks for several rows
     num_tokens: Tensor  # [G] committed before the step
     kv_lens: Tensor  # [G] for attention, which may change them in place
-    draft_token_ids: Tensor  # [G, K]
+    draft_token_ids: Tensor  # [G, K], or the nodes of a tree
     num_draft_tokens: Tensor  # [G]
-    selecting: Tensor | None  # [S + G (K + 1)] rows of T; None: all of them
-    seeds: Tensor  # [S + G (K + 1)]
+    selecting: Tensor | None  # [S + rows of G] rows of T; None: all of them
+    seeds: Tensor  # [S + rows of G]
+    tree: DraftTree | None = None  # of the G requests; None: drafts do not branch
+    tree_cells: Tensor | None = None  # [T] with a tree: see :attr:`cells`
+
+    @property
+    def cells(self) -> Tensor:
+        """[T] where each row stands among its request's cells: at its position, but for the nodes of a tree."""
+        return self.positions if self.tree_cells is None else self.tree_cells
 
 
 class StepInputs:
@@ -141,30 +149,46 @@ class StepInputs:
 
     def _derive(self, batch: ForwardBatch, state: DeviceState) -> StepRows:
         """Rows of requests whose lengths the device alone knows."""
-        device, draft_len = self.token_ids.device, batch.draft_len
+        num_rows = batch.rows_per_generation
         slots = self.slots[: batch.num_generation]
         num_tokens = state.num_tokens[slots]
-        draft_token_ids = state.draft_token_ids[slots, :draft_len]
+        draft_token_ids = state.draft_token_ids[slots, : num_rows - 1]
         last = state.token_ids[slots, num_tokens - 1].unsqueeze(1)
         token_ids = torch.cat([last, draft_token_ids], dim=1).flatten()
-        positions = ((num_tokens - 1).unsqueeze(1) + torch.arange(draft_len + 1, device=device)).flatten()
-        selecting, seeds = _selecting_rows(batch, state.seeds[slots].repeat_interleave(draft_len + 1))
+        selecting, seeds = _selecting_rows(batch, state.seeds[slots].repeat_interleave(num_rows))
         if batch.context:
-            chunk_positions = [torch.arange(chunk.start, chunk.end, device=device) for chunk in batch.context]
             token_ids = torch.cat([self.token_ids[: batch.num_context_tokens], token_ids])
-            positions = torch.cat([*chunk_positions, positions])
+        cells = positions = row_places(batch, num_tokens, torch.arange(num_rows, device=slots.device))
+        tree = None
+        if batch.num_nodes:
+            tree = DraftTree.of(state.draft_parents[slots], batch.draft_len)
+            positions = row_places(batch, num_tokens, tree.depths)
         rotary = self.rotary_positions
         return StepRows(
             token_ids=token_ids,
             positions=positions,
             model_positions=positions if rotary is None else positions.expand(*rotary.shape[:2], -1),
             num_tokens=num_tokens,
-            kv_lens=num_tokens + draft_len,
+            kv_lens=num_tokens + (num_rows - 1),
             draft_token_ids=draft_token_ids,
-            num_draft_tokens=state.num_draft_tokens[slots].clamp(max=draft_len),
+            num_draft_tokens=state.num_draft_tokens[slots].clamp(max=batch.draft_len),
             selecting=selecting,
             seeds=seeds,
+            tree=tree,
+            tree_cells=None if tree is None else cells,
         )
+
+
+def row_places(batch: ForwardBatch, num_tokens: Tensor, offsets: Tensor) -> Tensor:
+    """[T] of all rows, those of generation requests ``offsets`` [rows] or [G, rows] behind the last committed token.
+
+    :param num_tokens: [G] committed tokens.
+    """
+    generation = ((num_tokens - 1).unsqueeze(1) + offsets).flatten()
+    if not batch.context:
+        return generation
+    chunks = [torch.arange(chunk.start, chunk.end, device=num_tokens.device) for chunk in batch.context]
+    return torch.cat([*chunks, generation])
 
 
 def _selecting_rows(batch: ForwardBatch, generation_seeds: Tensor) -> tuple[Tensor | None, Tensor]:

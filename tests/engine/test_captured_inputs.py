@@ -34,6 +34,7 @@ from specbench.engine.capture import MetadataKey
 from specbench.engine.config import EngineConfig
 from specbench.engine.forward_batch import ForwardBatch, InputSource
 from specbench.engine.llm_engine import LLMEngine
+from specbench.engine.models.base import NO_TAPS, HiddenTaps
 from specbench.engine.models.loading import LoadedModel
 from specbench.engine.sampling.signature import FillSignatures, RefillNeeds, SignatureSamplingParams
 from specbench.engine.sampling.step_sampling import StepSampling
@@ -94,7 +95,13 @@ def test_row_1_5_captured_and_eager_steps_of_one_batch_fill_once() -> None:
 class CapturableModel(ThreeRowModel):
     """Notes no addresses, which a captured program may not ask for."""
 
-    def forward(self, token_ids: Tensor, positions: Tensor, attention: AttentionOperator) -> Tensor:
+    def forward(
+        self,
+        token_ids: Tensor,
+        positions: Tensor,
+        attention: AttentionOperator,
+        taps: HiddenTaps = NO_TAPS,  # noqa: ARG002
+    ) -> Tensor:
         assert positions.shape == (3, 1, token_ids.shape[0])
         return self._inner.forward(token_ids, positions.sum(dim=(0, 1)), attention)
 

@@ -17,7 +17,7 @@ from torch import Tensor
 from specbench.engine.attention.base import AttentionOperator
 from specbench.engine.attention.metadata import AttentionMetadata
 from specbench.engine.config import DrafterSpec
-from specbench.engine.models.base import CausalLM
+from specbench.engine.models.base import NO_TAPS, CausalLM, HiddenTaps
 from specbench.engine.sampling.params import SamplingParams
 from specbench.errors import CapacityError, InputError, NonFiniteLogitsError, PromptTooLongError
 from specbench.measure.telemetry import hash_tokens
@@ -218,7 +218,13 @@ class NanPrompt:
         self._model = model
         self._num_forwards = 0
 
-    def forward(self, token_ids: Tensor, positions: Tensor, attention: AttentionOperator) -> Tensor:
+    def forward(
+        self,
+        token_ids: Tensor,
+        positions: Tensor,
+        attention: AttentionOperator,
+        taps: HiddenTaps = NO_TAPS,  # noqa: ARG002
+    ) -> Tensor:
         self._num_forwards += 1
         return self._model.forward(token_ids, positions, NanValues(attention) if self._num_forwards == 1 else attention)
 
@@ -259,7 +265,13 @@ class NanModel:
         self._model = model
         self._num_forwards = 0
 
-    def forward(self, token_ids: Tensor, positions: Tensor, attention: AttentionOperator) -> Tensor:
+    def forward(
+        self,
+        token_ids: Tensor,
+        positions: Tensor,
+        attention: AttentionOperator,
+        taps: HiddenTaps = NO_TAPS,  # noqa: ARG002
+    ) -> Tensor:
         self._num_forwards += 1
         return self._model.forward(token_ids, positions, attention)
 

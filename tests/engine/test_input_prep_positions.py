@@ -18,7 +18,7 @@ from specbench.engine.attention.base import AttentionOperator
 from specbench.engine.device_state import DeviceState
 from specbench.engine.forward_batch import ForwardBatch, InputSource
 from specbench.engine.llm_engine import LLMEngine
-from specbench.engine.models.base import CausalLM
+from specbench.engine.models.base import NO_TAPS, CausalLM, HiddenTaps
 from specbench.engine.models.loading import LoadedModel
 from specbench.engine.steady_state import SteadyStateInputs
 from specbench.engine.step_inputs import StepInputs, StepRows
@@ -78,7 +78,13 @@ class ThreeRowModel(CausalLM):
     def finish_loading(self) -> None:
         raise NotImplementedError
 
-    def forward(self, token_ids: Tensor, positions: Tensor, attention: AttentionOperator) -> Tensor:
+    def forward(
+        self,
+        token_ids: Tensor,
+        positions: Tensor,
+        attention: AttentionOperator,
+        taps: HiddenTaps = NO_TAPS,  # noqa: ARG002
+    ) -> Tensor:
         assert positions.shape == (3, 1, token_ids.shape[0])
         self.seen.append((positions.clone(), positions.data_ptr()))
         return self._inner.forward(token_ids, positions.sum(dim=(0, 1)), attention)

@@ -11,11 +11,11 @@ from torch import Tensor
 
 from specbench.device.recording import runtime_operator
 from specbench.engine.config import DrafterSpec
-from specbench.engine.drafters.base import Drafter, DraftState
+from specbench.engine.drafters.base import DrafterHost, DraftState, LookupDrafter
 from specbench.errors import InputError
 
 
-class NgramDrafter(Drafter):
+class NgramDrafter(LookupDrafter):
     """Looks for the longest n in ``max_ngram`` .. ``min_ngram`` whose last n tokens occurred before.
 
     Of several occurrences the most recent counts. Its continuation is proposed up to the end of what is known, so
@@ -24,8 +24,8 @@ class NgramDrafter(Drafter):
     :raises InputError: not 1 <= min_ngram <= max_ngram.
     """
 
-    def __init__(self, spec: DrafterSpec) -> None:
-        super().__init__(spec)
+    def __init__(self, spec: DrafterSpec, host: DrafterHost | None = None) -> None:
+        super().__init__(spec, host)
         if spec.min_ngram < 1:
             raise InputError(f"must be at least 1, found {spec.min_ngram}", where="drafter.min_ngram")
         if spec.max_ngram < spec.min_ngram:
@@ -38,7 +38,7 @@ class NgramDrafter(Drafter):
 
     @runtime_operator("ngram")
     def propose(self, state: DraftState, slots: Tensor, draft_len: int, max_num_tokens: int | None) -> None:
-        """See :class:`Drafter`."""
+        """See :class:`LookupDrafter`."""
         if draft_len == 0:
             state.num_draft_tokens.index_fill_(0, slots, 0)
             return

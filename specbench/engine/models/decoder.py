@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import copy
 import math
-from abc import abstractmethod
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
@@ -15,7 +15,8 @@ from typing import Any, Generic, TypeVar
 import torch
 from torch import Tensor
 
-from specbench.engine.models.base import CausalLM
+from specbench.engine.attention.base import AttentionOperator
+from specbench.engine.models.base import CausalLM, HiddenTaps
 from specbench.engine.models.config import ModelConfig
 from specbench.engine.models.linear import Embedding, GatedLinear, Layout, Linear, PlainEmbedding, choose_layout
 from specbench.engine.models.rotary import RotaryEmbedding
@@ -65,13 +66,17 @@ class Part:
     build: Callable[[Tensors], None]
 
 
-class DecoderLayer:
+class DecoderLayer(ABC):
     """Norms and MLP around whatever mixes the tokens of a sequence. Parts are set by the loader."""
 
     input_norm: RMSNorm
     mlp_norm: RMSNorm
     gate_up: GatedLinear
     down: Linear
+
+    @abstractmethod
+    def forward(self, hidden: Tensor, rotations: Tensor, attention: Any) -> Tensor:
+        """Return the residual stream [T, H] after the layer; ``rotations`` as :class:`RotaryEmbedding` gives them."""
 
     def add_mlp(self, hidden: Tensor) -> Tensor:
         """Return the residual stream [T, H] with the MLP's output added."""
@@ -178,6 +183,26 @@ class DecoderForCausalLM(CausalLM, Generic[Layer]):
     @abstractmethod
     def layer_loader(self, index: int) -> LayerLoader[Any]:
         """Return what fills the layer."""
+
+    def run_layers(
+        self, token_ids: Tensor, positions: Tensor, attention: AttentionOperator, taps: HiddenTaps
+    ) -> Tensor:
+        """Embed, run every layer, and norm; arguments as of :meth:`CausalLM.forward`."""
+        hidden = self._embedding.forward(token_ids)
+        rotations = self._rotary.rotations(positions)
+        for index, layer in enumerate(self.layers):
+            taps.see(index, hidden)
+            hidden = layer.forward(hidden, rotations, attention)
+        return self._norm.forward(hidden)
+
+    def embed(self, token_ids: Tensor) -> Tensor:
+        """See :class:`CausalLM`."""
+        return self._embedding.forward(token_ids)
+
+    def head_rows(self, token_ids: Tensor | None) -> Tensor:
+        """See :class:`CausalLM`."""
+        weight, _ = self.head.unpack()
+        return weight.clone() if token_ids is None else weight[token_ids.to(weight.device)]
 
     def compute_logits(self, hidden: Tensor) -> Tensor:
         """See :class:`CausalLM`."""

@@ -17,6 +17,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from specbench.engine.attention.base import AttentionOperator
+from specbench.engine.models.base import NO_TAPS, HiddenTaps
 from specbench.engine.models.config import LINEAR_ATTENTION, LinearAttention, ModelConfig
 from specbench.engine.models.decoder import (
     DecoderForCausalLM,
@@ -92,7 +93,9 @@ class GatedDeltaLayer(DecoderLayer):
 class HybridForCausalLM(DecoderForCausalLM[AttentionLayer | GatedDeltaLayer]):
     """See the module and :class:`specbench.engine.models.base.CausalLM`."""
 
-    def forward(self, token_ids: Tensor, positions: Tensor, attention: AttentionOperator) -> Tensor:
+    def forward(
+        self, token_ids: Tensor, positions: Tensor, attention: AttentionOperator, taps: HiddenTaps = NO_TAPS
+    ) -> Tensor:
         """See :class:`specbench.engine.models.base.CausalLM`.
 
         :param attention: a :class:`HybridOperator` where the model has layers with recurrent state.
@@ -100,11 +103,7 @@ class HybridForCausalLM(DecoderForCausalLM[AttentionLayer | GatedDeltaLayer]):
         """
         if self.config.has_recurrent_state and not isinstance(attention, HybridOperator):
             raise TypeError(f"{type(attention).__name__} holds no recurrent state: see with_recurrence")
-        hidden = self._embedding.forward(token_ids)
-        rotations = self._rotary.rotations(positions)
-        for layer in self.layers:
-            hidden = layer.forward(hidden, rotations, attention)
-        return self._norm.forward(hidden)
+        return self.run_layers(token_ids, positions, attention, taps)
 
     def build_layer(self, index: int) -> AttentionLayer | GatedDeltaLayer:
         """See :class:`DecoderForCausalLM`."""

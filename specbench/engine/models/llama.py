@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from specbench.engine.attention.base import AttentionOperator
+from specbench.engine.models.base import NO_TAPS, HiddenTaps
 from specbench.engine.models.config import ModelConfig
 from specbench.engine.models.decoder import (
     DecoderForCausalLM,
@@ -69,13 +70,11 @@ class AttentionLayer(DecoderLayer):
 class LlamaForCausalLM(DecoderForCausalLM[AttentionLayer]):
     """See the module and :class:`specbench.engine.models.base.CausalLM`."""
 
-    def forward(self, token_ids: Tensor, positions: Tensor, attention: AttentionOperator) -> Tensor:
+    def forward(
+        self, token_ids: Tensor, positions: Tensor, attention: AttentionOperator, taps: HiddenTaps = NO_TAPS
+    ) -> Tensor:
         """See :class:`specbench.engine.models.base.CausalLM`."""
-        hidden = self._embedding.forward(token_ids)
-        rotations = self._rotary.rotations(positions)
-        for layer in self.layers:
-            hidden = layer.forward(hidden, rotations, attention)
-        return self._norm.forward(hidden)
+        return self.run_layers(token_ids, positions, attention, taps)
 
     def build_layer(self, index: int) -> AttentionLayer:
         """See :class:`DecoderForCausalLM`."""
