@@ -104,7 +104,13 @@ def time_operations(num_requests: int, draft_len: int) -> float:
         torch.full((num_rows,), 0.9),
         RowFacts(num_both=num_rows, top_k_max=50),
     )
-    batch = SimpleNamespace(draft_len=draft_len, num_generation=num_requests, context=(), sampling_chunks=[])
+    batch = SimpleNamespace(
+        columns=OutputColumns(draft_len),
+        rows_per_generation=draft_len + 1,
+        num_generation=num_requests,
+        context=(),
+        sampling_chunks=[],
+    )
     taken = []
     with torch.inference_mode():
         for _ in range(301):

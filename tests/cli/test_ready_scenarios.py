@@ -22,8 +22,17 @@ ROOT = Path(__file__).resolve().parents[2]
 SCENARIOS = sorted((ROOT / "scenarios").glob("*.yaml"))
 HERE = [path for path in SCENARIOS if not path.stem.endswith("_gpu")]
 ON_A_GPU = [path for path in SCENARIOS if path.stem.endswith("_gpu")]
-SMALL = ["model=random:tiny", "workload.num_requests=3", "workload.osl=8", "workload.concurrency=2"]
+SMALL = [
+    "model=random:tiny",
+    "workload.num_requests=3",
+    "workload.osl=8",
+    "workload.concurrency=2",
+    "measure.repeats=1",
+]
+WITH_HEADS = ["model=random:smollm2-135m", *SMALL[1:2], "workload.osl=4", *SMALL[3:]]
+"""The model whose shape the shipped heads have."""
 SMALL_WINDOWS = ["workload.concurrency=2", "measure.windows.kv_len=64", "measure.windows.steps=20"]
+SHORT_SWEEP = ["sweep.concurrency=1,2", "measure.repeats=2", "measure.warmup_requests=1"]
 SHORT_AB = ["max_units=2", "looks=1", "period_steps=2", "quads_per_segment=1", "warmup_requests=1"]
 LABELS = {"_sim": "SIMULATED", "": "natural|synthetic input|forced acceptance"}
 
@@ -35,8 +44,16 @@ def read(scenario: Path) -> dict[str, Any]:
 
 def small(scenario: Path) -> list[str]:
     """``--set`` arguments that make one run of the scenario a matter of seconds."""
-    changes = SMALL_WINDOWS if "windows" in read(scenario).get("measure", {}) else SMALL
+    data = read(scenario)
+    changes = SMALL_WINDOWS if "windows" in data.get("measure", {}) else WITH_HEADS if has_heads(data) else SMALL
+    if data["workload"].get("kind") == "mt_bench" and scenario in HERE:
+        changes = [*changes, "workload.kind=chat80"]  # what is there without being pulled
     return [argument for change in changes for argument in ("--set", change)]
+
+
+def has_heads(scenario: dict[str, Any]) -> bool:
+    """Whether any of its drafters needs a head that was trained for the model."""
+    return bool(re.search("eagle3|mtp", str({key: scenario.get(key) for key in ("drafter", "variants", "sweep")})))
 
 
 def short(scenario: Path, points: str) -> list[str]:
@@ -97,12 +114,22 @@ def test_a_command_of_its_first_lines_runs(
     monkeypatch.chdir(ROOT)
     points = "[2]" if "--each" in command else "1,2"
     changes = short(scenario, points) if command[0] == "ab" else small(scenario)
+    if command[0] == "sweep":
+        fewer = ["sweep.draft_len=3"] if scenario.stem == "mt_bench_drafters" else []
+        changes += [argument for change in (*SHORT_SWEEP, *fewer) for argument in ("--set", change)]
     code = main([*command, *changes, "--out", str(tmp_path / "out")])
     # A known defect is found, and makes the measurement INVALID.
     assert code == (3 if "leak" in command else 0), capsys.readouterr().err
     found = json.loads((tmp_path / "out" / "analysis.json").read_text())
     size = "_sim" if scenario.stem.endswith("_sim") else ""
     assert re.search(LABELS[size], found["label"])
+    if command[0] == "sweep":
+        sweep = read(scenario)["sweep"]
+        if "none" not in sweep.get("drafter", ()):
+            assert len(found["points"]) == 2 * len(sweep["drafter"])
+            return
+        lines = [(line["drafter"], line["draft_len"]) for line in found["break_even"]["lines"]]
+        assert lines == [(name, k) for name in sweep["drafter"] if name != "none" for k in sweep["draft_len"]]
     if command[0] != "ab":
         return
     num_points = 2 if read(scenario).get("sweep") else 1

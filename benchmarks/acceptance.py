@@ -1,0 +1,65 @@
+"""Acceptance lengths by drafter, draft length and category, out of the folder of a sweep.
+
+    specbench pull mt-bench
+    specbench sweep scenarios/mt_bench_drafters.yaml --out results/mt_bench_drafters
+    python benchmarks/acceptance.py results/mt_bench_drafters > results/mt_bench_drafters/acceptance.md
+
+An acceptance length is committed tokens per request and target step, bonus included, weighted by step; only steps that
+may draft count. Greedy texts are the same whatever drafts, so that the columns of one table speak of the same tokens.
+"""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+import pandas as pd
+
+import specbench
+
+
+def read_lengths(folder: Path) -> pd.DataFrame:
+    """A row a request and point: drafter, draft_len, category, steps, committed tokens of these steps."""
+    results = specbench.load_results(folder)
+    requests = results.requests
+    requests = requests[requests["accepted_lengths"].map(bool)]
+    trials = results.trials.set_index("trial")
+    points = trials.loc[requests["trial"], ["axes.drafter", "axes.draft_len"]].reset_index(drop=True)
+    counted = requests["accepted_lengths"].map(lambda lengths: (len(lengths), sum(lengths))).tolist()
+    return pd.DataFrame(
+        {
+            "drafter": points["axes.drafter"].to_numpy(),
+            "K": points["axes.draft_len"].to_numpy(),
+            "category": requests["category"].to_numpy(),
+            "steps": [steps for steps, _ in counted],
+            "committed": [committed for _, committed in counted],
+        }
+    )
+
+
+def tabulate(lengths: pd.DataFrame) -> pd.DataFrame:
+    """Acceptance length by drafter and K (rows) and category (columns), ``all`` first."""
+    rows = ["drafter", "K"]
+    whole = lengths.groupby(rows)[["committed", "steps"]].sum()
+    parts = lengths.groupby([*rows, "category"])[["committed", "steps"]].sum()
+    table = (parts["committed"] / parts["steps"]).unstack("category")
+    table.insert(0, "all", whole["committed"] / whole["steps"])
+    return table
+
+
+def main() -> None:
+    """See the module."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("folders", type=Path, nargs="+")
+    for folder in parser.parse_args().folders:
+        table = tabulate(read_lengths(folder))
+        print(f"`{folder}`\n")
+        print("| " + " | ".join(["drafter", "K", *table.columns]) + " |")
+        print("|" + "---|" * (len(table.columns) + 2))
+        for (drafter, draft_len), values in table.iterrows():
+            print("| " + " | ".join([str(drafter), str(draft_len), *(f"{value:.3f}" for value in values)]) + " |")
+        print()
+
+
+if __name__ == "__main__":
+    main()
