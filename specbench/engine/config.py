@@ -95,8 +95,6 @@ class DrafterSpec:
     :param draft_len: K, draft tokens a request and step.
     :param runtime_draft_len: (largest batch size, K) pairs in rising order; a batch takes the first that holds it,
         a batch above all of them takes K = 0. Empty: always ``draft_len``.
-    :param model: where a drafter's weights are: a head's name, a directory or a hub id; None: those that belong to the
-        target.
     :param tree: the drafts branch, K is the depth; None: one draft token follows another.
     :raises InputError: a tree with a drafter that drafts none, or with another K.
     """

@@ -181,11 +181,13 @@ def _difference(key: str, before: Any, after: Any, baseline: Scenario, candidate
 def _draws_by_drafts(scenario: Scenario) -> bool:
     """Whether tokens depend on the drafts: then last bits decide between draft tokens, and so between tokens.
 
-    Under strict acceptance they do not, and a greedy request takes the target's own token under either.
+    Under strict acceptance they do not, nor on a tree, whose branches are picked and not drawn. A greedy request takes
+    the target's own token under either.
     """
     sampling = scenario.sampling
     params = SamplingParams(temperature=sampling.temperature, top_k=sampling.top_k, top_p=sampling.top_p)
-    return scenario.acceptance.mode == REJECTION and draft_len_of(scenario) > 0 and not params.is_greedy
+    judges_draws = scenario.acceptance.mode == REJECTION and scenario.drafter.tree is None
+    return judges_draws and draft_len_of(scenario) > 0 and not params.is_greedy
 
 
 def _looks_up(scenario: Scenario) -> bool:

@@ -14,7 +14,7 @@ from specbench.engine.config import (
     positions_for,
     require_drafter,
 )
-from specbench.engine.drafters.head_location import DRAFT_MODEL, DraftShape, default_head, find_draft_model
+from specbench.engine.drafters.head_location import DRAFT_MODEL, DraftShape, find_draft_model
 from specbench.engine.drafters.head_location import find_draft_shape as find_shape
 from specbench.engine.models.config import ModelConfig
 from specbench.errors import InputError
@@ -66,14 +66,6 @@ def positions_of(drafter: Drafter, draft_len: int, max_seq_len: int) -> int:
     """
     spec = replace(drafter_spec(drafter), draft_len=draft_len)
     return positions_for(max_seq_len, spec.max_draft_len, spec.num_ahead)
-
-
-def with_default_model(drafter: Drafter, target: ModelSpec, device: str) -> Drafter:
-    """Names the head that ships for the model; modules in the model's own checkpoint have no other name than null."""
-    part = drafter_spec(drafter).model_part
-    if drafter.model is not None or part is None or device == SIM:
-        return drafter
-    return drafter.model_copy(update={"model": default_head(part, target)})
 
 
 def find_draft_shape(drafter: Drafter, target: ModelSpec, model: ModelConfig, engine: Engine) -> DraftShape | None:

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from specbench.engine.config import DrafterSpec
 from specbench.engine.tree_spec import TREE_MODES, TreeSpec
 from specbench.errors import InputError
+from specbench.scenario.applicable import has_recurrent_state
 from specbench.scenario.places import Issue
 from specbench.scenario.schema import Drafter, Scenario
 
@@ -39,6 +40,12 @@ def find_tree_conflicts(scenario: Scenario) -> Iterator[Issue]:
         if table and where == "drafter.draft_len":
             where = "drafter.runtime_draft_len"
         yield Issue(tuple(where.split(".")), error.what, error.hint)
+    if not any(draft_len for _, draft_len in table) and (table or drafter.draft_len == 0):
+        key = "runtime_draft_len" if table else "draft_len"
+        what = "K is 0 in every step, so that no tree is ever drafted"
+        yield Issue(("drafter", key), what, "leave draft_len out, or drop drafter.tree")
+    if has_recurrent_state(scenario.model.source):
+        yield Issue(("drafter", "tree"), "a draft tree cannot be verified by a model with recurrent state", "drop it")
     if scenario.acceptance.mode not in TREE_MODES:
         yield Issue(
             ("acceptance", "mode"),

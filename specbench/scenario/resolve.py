@@ -15,7 +15,7 @@ from specbench.errors import InputError
 from specbench.registry import PRESETS, SIM_PRESETS
 from specbench.scenario.applicable import default_study
 from specbench.scenario.conflicts import SYNTHETIC, complete_optimizations, draft_len_of
-from specbench.scenario.draft_models import drafter_spec, find_draft_shape, positions_of, with_default_model
+from specbench.scenario.draft_models import drafter_spec, find_draft_shape, positions_of
 from specbench.scenario.draft_trees import rows_of
 from specbench.scenario.fields import MAX_TOKENS
 from specbench.scenario.machine import available_memory_bytes, settle_device
@@ -176,7 +176,7 @@ def _write_defaults(scenario: Scenario, spec: ModelSpec, model: ModelConfig) -> 
             "model": _changed(scenario.model, source=spec.source, weights=spec.weights),
             "workload": workload,
             "sampling": sampling,
-            "drafter": with_default_model(drafter, spec, engine.device),
+            "drafter": drafter,
             "engine": engine,
             "study": study,
             "optimizations": complete_optimizations(scenario.optimizations, spec.source, engine.device),

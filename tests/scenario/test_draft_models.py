@@ -124,7 +124,7 @@ def test_a_model_that_does_not_go_with_the_drafter(refusal: Refusal, text: str, 
 
 
 @pytest.mark.parametrize(
-    ("drafter", "model"),
+    ("drafter", "head"),
     [
         ("eagle3", "smollm2-135m-eagle3"),
         ("mtp", "smollm2-135m-mtp"),
@@ -133,11 +133,12 @@ def test_a_model_that_does_not_go_with_the_drafter(refusal: Refusal, text: str, 
         ("none", None),
     ],
 )
-def test_null_is_written_out_as_the_head_that_ships(drafter: str, model: str | None) -> None:
+def test_null_is_the_head_that_ships_and_stays_null(drafter: str, head: str | None) -> None:
+    """A name written out would stay behind when a sweep or a variant chooses another drafter."""
     resolved = _resolved(drafter=drafter)
-    assert resolved.scenario.drafter.model == model
-    assert resolved.engine.drafter == DrafterSpec(drafter, 0 if drafter == "none" else 4, model=model)
-    assert (resolved.draft is None) == (model is None)
+    assert resolved.scenario.drafter.model is None
+    assert resolved.engine.drafter == DrafterSpec(drafter, 0 if drafter == "none" else 4)
+    assert (None if resolved.draft is None else resolved.draft.source) == head
 
 
 def test_a_head_in_a_directory_beside_the_scenario(write: Write, tmp_path: Path) -> None:
@@ -289,11 +290,11 @@ REJECTING = {"drafter": "eagle3", "acceptance": "rejection", "sampling": SAMPLED
     ("before", "after", "key", "exactness"),
     [
         ({}, {"drafter": "eagle3"}, "drafter.name", "numerically-equivalent"),
-        ({}, {"drafter": "eagle3"}, "drafter.model", "numerically-equivalent"),
+        ({}, {"drafter": "eagle3"}, "drafter.draft_len", "numerically-equivalent"),
         ({"drafter": "eagle3"}, {**REJECTING, "sampling": {}}, "acceptance.mode", "numerically-equivalent"),
         ({"drafter": "eagle3", "sampling": SAMPLED}, REJECTING, "acceptance.mode", "distribution-preserving"),
         ({"sampling": SAMPLED}, REJECTING, "drafter.name", "distribution-preserving"),
-        (REJECTING, {**REJECTING, "drafter": "mtp"}, "drafter.model", "distribution-preserving"),
+        (REJECTING, {**REJECTING, "drafter": "mtp"}, "drafter.name", "distribution-preserving"),
         (REJECTING, {**REJECTING, "engine": {"tokens_per_block": 16}}, "engine.tokens_per_block", "distribution-pre"),
         (REJECTING, {**REJECTING, "engine": {"num_blocks": 99}}, "engine.num_blocks", "bit-identical"),
         (REJECTING, {**REJECTING, "engine": {"dtype": "float32"}}, "engine.dtype", "changes-output"),
@@ -332,8 +333,8 @@ def test_the_reason_is_that_drafts_decide_the_draws() -> None:
     ("baseline", "candidate", "keys"),
     [
         ("none", {"name": "ngram", "max_ngram": 5}, {"drafter.name", "drafter.draft_len"}),
-        ("eagle3", {"name": "ngram", "max_ngram": 5}, {"drafter.name", "drafter.model"}),
-        ("ngram", {"name": "ngram+eagle3", "max_ngram": 5}, {"drafter.name", "drafter.model", "drafter.max_ngram"}),
+        ("eagle3", {"name": "ngram", "max_ngram": 5}, {"drafter.name"}),
+        ("ngram", {"name": "ngram+eagle3", "max_ngram": 5}, {"drafter.name", "drafter.max_ngram"}),
     ],
 )
 def test_keys_that_a_drafter_does_not_read_are_no_difference(baseline: Any, candidate: Any, keys: set[str]) -> None:

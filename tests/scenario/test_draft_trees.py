@@ -14,7 +14,7 @@ from specbench.scenario.schema import Scenario
 
 def scenario(tree, **sections) -> Scenario:
     drafter = {"name": "eagle3", "tree": tree, **sections.pop("drafter", {})}
-    return Scenario.model_validate({"model": "tiny", "drafter": drafter, **sections})
+    return Scenario.model_validate({"model": "tiny", **sections, "drafter": drafter})
 
 
 def problems(found: Scenario) -> list[tuple[str, str]]:
@@ -38,6 +38,8 @@ def test_k_zero_by_batch_size_goes_with_a_tree():
     ("tree", "sections", "path", "what"),
     [
         ({"depth": 3}, {"drafter": {"draft_len": 4}}, "drafter.draft_len", "K is its depth, 3, or 0"),
+        ({"depth": 3}, {"drafter": {"draft_len": 0}}, "drafter.draft_len", "no tree is ever drafted"),
+        ({"depth": 3}, {"model": "random:tiny-hybrid"}, "drafter.tree", "recurrent state"),
         ({"depth": 3}, {"drafter": {"runtime_draft_len": {2: 3, 8: 1}}}, "drafter.runtime_draft_len", "found K = 1"),
         ({"num_nodes": 3}, {}, "drafter.tree.num_nodes", "allowed: 4 (depth) to 52"),
         ({"top_k": 1, "depth": 2, "num_nodes": 3}, {}, "drafter.tree.num_nodes", "allowed: 2 (depth) to 2"),

@@ -31,7 +31,7 @@ class LikeliestChoice(DraftChoice):
 
     def choose(self, state: DraftState, step: DraftStep, place: int, logits: Tensor) -> Tensor:  # noqa: ARG002
         """See :class:`DraftChoice`."""
-        return logits.argmax(dim=-1)
+        return first_argmax(logits)
 
 
 class DrawnChoice(DraftChoice):
@@ -49,6 +49,10 @@ class DrawnChoice(DraftChoice):
             return best
         draws = uniform(state.seeds[slots], state.num_tokens[slots] + place, Purpose.DRAFT)
         peaks = logits.gather(1, best.unsqueeze(1)).squeeze(1)
+        # Of logits that are not finite any distribution will do, as long as the draft is judged by the one it was drawn
+        # from: all are alike.
+        is_finite = peaks.isfinite()
+        logits, peaks = torch.where(is_finite.unsqueeze(1), logits, 0.0), torch.where(is_finite, peaks, 0.0)
         columns = torch.empty_like(best)
         chunk = rows_at_once(logits.shape[1], logits.device)
         for first in range(0, logits.shape[0], chunk):
@@ -64,7 +68,7 @@ def _draw(state: DraftState, slots: Tensor, place: int, likelihood: Tensor, draw
     """Draw the columns [m] of some requests by ``likelihood`` [m, Vd]; keep how likely each token was."""
     num_tokens = likelihood.shape[1]
     q = CumulativeMass(mass_of(torch.nn.functional.pad(likelihood, (0, -num_tokens % BLOCK))))
-    columns = q.draw(draws).clamp_(max=num_tokens - 1)  # logits that are not finite may point into the padding
+    columns = q.draw(draws).clamp_(max=num_tokens - 1)
     probabilities = q.mass[:, :num_tokens] / q.total.to(torch.float32).unsqueeze(-1)
     state.draft_probabilities[:, place].index_copy_(0, slots, probabilities)
     state.draft_token_probabilities[:, place].index_copy_(0, slots, q.probability_of(columns))

@@ -172,11 +172,16 @@ def _hidden_layers(reader: ConfigReader, eagle: ConfigReader) -> tuple[int, ...]
     default's first is 2 in the one and 1 in the other, and no head reads what lies before it: a list that begins with 1
     is of the second kind (https://github.com/sgl-project/sglang/pull/25454).
     """
-    ids = reader.get(_LAYER_IDS) or eagle.get(_LAYER_IDS)
+    ids = reader.get(_LAYER_IDS)
+    ids = eagle.get(_LAYER_IDS) if ids is None else ids
     if ids is None:
         return None
-    if not isinstance(ids, list) or not all(isinstance(i, int) and not isinstance(i, bool) and i >= 0 for i in ids):
-        raise reader.fail(f"{_LAYER_IDS} must be a list of layer numbers, found {ids!r}")
+    if (
+        not isinstance(ids, list)
+        or not ids
+        or not all(isinstance(i, int) and not isinstance(i, bool) and i >= 0 for i in ids)
+    ):
+        raise reader.fail(f"{_LAYER_IDS} must be a list of layer numbers that is not empty, found {ids!r}")
     return tuple(index + 1 for index in ids) if ids[0] == 1 else tuple(ids)
 
 

@@ -154,8 +154,8 @@ class TreeExpansion:
         parent = parents.gather(1, kept)
         # Ancestors are kept, and numbers are in order: where a parent's would go is where it is.
         rows = torch.where(parent < 0, 0, torch.searchsorted(kept, parent) + 1)
-        counts = torch.tensor([part.scores.shape[1] for part in levels], device=kept.device)
-        depths = torch.arange(1, len(levels) + 1, device=kept.device).repeat_interleave(
-            counts, output_size=scores.shape[1]
+        # Filled on the device: a copy from the host would make the host wait, and cannot be part of a graph.
+        depths = torch.cat(
+            [torch.full((part.scores.shape[1],), depth, device=kept.device) for depth, part in enumerate(levels, 1)]
         )
         return DraftNodes(token_ids.gather(1, kept), rows, depths[kept].amax(dim=1))

@@ -166,6 +166,8 @@ def test_modules_in_the_targets_own_checkpoint() -> None:
         (EAGLE3, {"eagle_config": {"eagle_aux_hidden_state_layer_ids": "2"}}, "must be a list of layer numbers"),
         (EAGLE3, {"eagle_config": {"eagle_aux_hidden_state_layer_ids": [2, -3]}}, "must be a list of layer numbers"),
         (EAGLE3, {"eagle_config": {"eagle_aux_hidden_state_layer_ids": [True]}}, "must be a list of layer numbers"),
+        (EAGLE3, {"eagle_config": {"eagle_aux_hidden_state_layer_ids": []}}, "that is not empty"),
+        (EAGLE3, {"eagle_aux_hidden_state_layer_ids": []}, "that is not empty"),
         (EAGLE3, {"eagle_config": {"use_aux_hidden_state": False}}, "use_aux_hidden_state is false"),
         (EAGLE3, {"eagle_config": {"norm_before_fc": True}}, "a norm with weights over all hidden states"),
         (EAGLE3, {"norm_before_fc": 1}, "norm_before_fc must be true or false, found 1"),
