@@ -72,9 +72,19 @@ def commands(text: str) -> list[list[str]]:
     return [arguments[1:] for arguments in found if any(word.startswith("scenarios/") for word in arguments)]
 
 
+def takes_long(command: list[str]) -> bool:
+    """Many engines of the default model's size, of kinds that other commands build as well."""
+    return command.count("--candidate") == 3 or "acceptance=rejection" in command
+
+
 def of_first_lines(scenarios: list[Path]) -> list[Any]:
     return [
-        pytest.param(path, command, id=" ".join(command).replace("scenarios/", ""))
+        pytest.param(
+            path,
+            command,
+            id=" ".join(command).replace("scenarios/", ""),
+            marks=pytest.mark.slow if has_heads(read(path)) and takes_long(command) else (),
+        )
         for path in scenarios
         for command in commands(path.read_text())
     ]

@@ -265,7 +265,7 @@ _scenarios = st.fixed_dictionaries(
         "variants": st.sampled_from([{}, {"plain": {"drafter": "none"}, "wide": {"workload.concurrency": 64}}]),
         "measure": st.sampled_from([{}, {"repeats": 3, "timeout": "5m", "steps": "10-20"}]),
     }
-)
+).filter(lambda data: data["drafter"] != "none" or "capture_params" not in data["optimizations"])
 
 
 @given(_scenarios)

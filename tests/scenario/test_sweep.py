@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import reduce
 from pathlib import Path
 from typing import Any
 
@@ -106,7 +107,9 @@ def test_keys_that_say_how_it_is_measured_are_not_swept() -> None:
 
 
 OWN_LENGTHS = "model: tiny\nworkload: {kind: %s, osl: 8%s}\n"
+WITH_TREE = BASE.replace("ngram", "{name: eagle3, tree: {top_k: 4, depth: 4, num_nodes: 12}}")
 OPEN: dict[str, tuple[Any, str]] = {
+    **{f"drafter.tree.{name}": (value, WITH_TREE) for name, value in (("top_k", 3), ("depth", 3), ("num_nodes", 9))},
     "model.revision": ("main", BASE),
     "drafter.model": ("tiny", BASE.replace("ngram", "{name: draft_model, model: random:tiny}")),
     "acceptance.length": (1.5, BASE + "acceptance: {mode: forced, length: 2.0}\n"),
@@ -143,8 +146,8 @@ def test_every_key_that_may_be_swept_can_be(
         assert {override.path for override in point.overrides} >= {("optimizations", "sampling_params")}
         return
     assert [(override.path, override.value) for override in point.overrides] == [(tuple(key.split(".")), value)]
-    section, _, name = key.partition(".")
-    assert to_plain(file.changed(point.overrides, drop=("sweep",)).model_dump())[section][name] == value
+    found = to_plain(file.changed(point.overrides, drop=("sweep",)).model_dump())
+    assert reduce(lambda section, name: section[name], key.split("."), found) == value
 
 
 def test_a_table_is_swept_by_variants(refusal: Callable[..., InputError]) -> None:

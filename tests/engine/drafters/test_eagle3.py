@@ -174,7 +174,7 @@ def test_a_cache_that_does_not_follow_is_noticed(monkeypatch: pytest.MonkeyPatch
 
 def test_blocks_are_there_for_what_lies_behind_a_step(monkeypatch: pytest.MonkeyPatch) -> None:
     head, spec = eagle3_head(), DrafterSpec("eagle3", 5)
-    monkeypatch.setattr(DrafterSpec, "cells", spec.draft_len + 1)
+    monkeypatch.setattr(DrafterSpec, "num_ahead", 0)
 
     def draft_and_compare() -> None:
         _, log = run_head(head, {"overlap": True}, spec, acceptance=forced(6.0), tokens_per_block=2, num_blocks=400)

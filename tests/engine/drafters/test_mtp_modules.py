@@ -75,7 +75,7 @@ def run_head(
         return run(config, prompts, params, concurrency=4), log
 
 
-@pytest.mark.parametrize("num_modules", [2, 3])
+@pytest.mark.parametrize("num_modules", [pytest.param(2, marks=pytest.mark.slow), 3])
 @pytest.mark.parametrize("case", CASES, ids=case_id)
 def test_proposals_are_those_of_plain_modules(case: dict[str, Any], num_modules: int) -> None:
     head = mtp_head(num_modules=num_modules)
@@ -84,7 +84,7 @@ def test_proposals_are_those_of_plain_modules(case: dict[str, Any], num_modules:
     assert compare(log, oracle_of(head), every=2) > 20
 
 
-@pytest.mark.parametrize("num_modules", [2, 3])
+@pytest.mark.parametrize("num_modules", [2, pytest.param(3, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("case", CASES[3:8], ids=case_id)
 def test_tokens_are_those_of_no_speculation(case: dict[str, Any], num_modules: int) -> None:
     head = mtp_head(num_modules=num_modules)

@@ -72,7 +72,7 @@ def test_greedy_tokens_are_those_of_plain_decoding(case):
 
 
 @pytest.mark.parametrize("tree", [DEEP, LEAN, WHOLE, FLAT], ids=str)
-@pytest.mark.parametrize("case", [CASES[0], CASES[4]], ids=name_of)
+@pytest.mark.parametrize("case", [pytest.param(CASES[0], marks=pytest.mark.slow), CASES[4]], ids=name_of)
 def test_any_shape_of_tree_gives_the_tokens_of_plain_decoding(tree, case):
     found, _ = run_trees(tree_config(tree, **case), expected())
     assert found.outputs == expected().outputs
@@ -80,7 +80,9 @@ def test_any_shape_of_tree_gives_the_tokens_of_plain_decoding(tree, case):
 
 
 @pytest.mark.parametrize("mode", ["strict", "rejection"])
-@pytest.mark.parametrize("case", [CASES[0], CASES[3], CASES[4], CASES[7]], ids=name_of)
+@pytest.mark.parametrize(
+    "case", [*(pytest.param(CASES[index], marks=pytest.mark.slow) for index in (0, 3)), CASES[4], CASES[7]], ids=name_of
+)
 def test_sampled_tokens_are_those_of_plain_decoding(case, mode):
     found, _ = run_trees(tree_config(WIDE, mode=mode, **case), expected(sampled=True), SAMPLED)
     assert found.outputs == expected(sampled=True).outputs
