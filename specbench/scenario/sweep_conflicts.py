@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from functools import reduce
 
 from pydantic import ValidationError
 
@@ -86,7 +87,7 @@ def _values(axis: Axis, scenario: Scenario) -> Iterator[Issue]:
                 yield Issue(place, what, nearest_hint(str(value), variants))
         elif axis.key in swept_keys() and (model := section_model(section)) is not None:
             try:
-                model.model_validate({key: value})
+                model.model_validate(reduce(lambda found, name: {name: found}, reversed(key.split(".")), value))
             except ValidationError:
                 yield Issue(place, f"found {describe_value(value)}, which {axis.key} does not allow")
 
