@@ -86,7 +86,7 @@ class Eagle3Head(DraftHead):
         return self._head.forward(self._norm.forward(hidden)).float()
 
     def _linear(self, tensors: Tensors, name: str) -> Linear:
-        return self._layout.linear(tensors[f"{name}.weight"], tensors.get(f"{name}.bias"))
+        return self._layout.linear(tensors[f"{name}.weight"], None)
 
     @staticmethod
     def _build_fusion_norm(config: HeadConfig, device: torch.device) -> RMSNorm | None:

@@ -36,9 +36,7 @@ class Eagle3TreeDrafter(Eagle3Drafter):
     def draft(self, state: DraftState, step: DraftStep) -> None:
         """See :class:`specbench.engine.drafters.base.Drafter`."""
         rows = step.target_rows
-        self._prepare(rows.metadata)
-        next_token_ids = state.token_ids[rows.slots, rows.positions + 1]
-        hidden = self.head.first(rows, next_token_ids, self.attention)
+        hidden = self._first_pass(state, rows)
         if not step.slots.shape[0]:
             return
         if not step.draft_len:

@@ -66,15 +66,18 @@ class ModelDrafter(Drafter):
     def draft(self, state: DraftState, step: DraftStep) -> None:
         """See :class:`Drafter`."""
         rows = step.target_rows
-        self._prepare(rows.metadata)
-        next_token_ids = state.token_ids[rows.slots, rows.positions + 1]
-        hidden = self.head.first(rows, next_token_ids, self.attention)
+        hidden = self._first_pass(state, rows)
         if not step.slots.shape[0]:
             return
         if step.draft_len:
             draft_token_ids = self._unroll(state, step, rows, hidden[rows.ends])
             state.draft_token_ids[:, : step.draft_len].index_copy_(0, step.slots, draft_token_ids)
         state.num_draft_tokens.index_fill_(0, step.slots, step.draft_len)
+
+    def _first_pass(self, state: DraftState, rows: TargetRows) -> Tensor:
+        """Run the head over all rows of the step with the tokens that follow them; return [T, H]."""
+        self._prepare(rows.metadata)
+        return self.head.first(rows, state.token_ids[rows.slots, rows.positions + 1], self.attention)
 
     def _unroll(self, state: DraftState, step: DraftStep, rows: TargetRows, hidden: Tensor) -> Tensor:
         """Draft token ids [B, K], the first from ``hidden`` [B, H]."""

@@ -87,8 +87,6 @@ class MtpDrafter(ModelDrafter):
     :raises CheckpointError: its files are unreadable, or unlike their configuration.
     """
 
-    needs = DrafterNeeds(num_kv_layers=1)
-
     def __init__(self, spec: DrafterSpec, host: DrafterHost | None = None) -> None:
         super().__init__(spec, host)
         assert host is not None
