@@ -73,8 +73,8 @@ def commands(text: str) -> list[list[str]]:
 
 
 def takes_long(command: list[str]) -> bool:
-    """Many engines of the default model's size, of kinds that other commands build as well."""
-    return command.count("--candidate") == 3 or "acceptance=rejection" in command
+    """Many engines, of kinds that other commands build as well."""
+    return command.count("--candidate") == 3 or (command[0] == "sweep" and "mt_bench_drafters" in command[1])
 
 
 def of_first_lines(scenarios: list[Path]) -> list[Any]:
@@ -83,7 +83,7 @@ def of_first_lines(scenarios: list[Path]) -> list[Any]:
             path,
             command,
             id=" ".join(command).replace("scenarios/", ""),
-            marks=pytest.mark.slow if has_heads(read(path)) and takes_long(command) else (),
+            marks=pytest.mark.slow if takes_long(command) else (),
         )
         for path in scenarios
         for command in commands(path.read_text())

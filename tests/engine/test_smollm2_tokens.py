@@ -80,7 +80,7 @@ def test_every_token_is_the_argmax_of_transformers(greedy: Outcome, reference: A
     assert sum(len(output) for output in greedy.outputs) > NUM_PROMPTS * NUM_TOKENS // 2
 
 
-@pytest.mark.parametrize("count", [NUM_PROMPTS, pytest.param(len(QUESTIONS), marks=pytest.mark.slow)])
+@pytest.mark.parametrize("count", [2, pytest.param(len(QUESTIONS), marks=pytest.mark.slow)])
 def test_greedy_tokens_equal_transformers_generate(
     count: int, loaded: LoadedModel, greedy: Outcome, reference: Any
 ) -> None:
@@ -95,7 +95,7 @@ def test_greedy_tokens_equal_transformers_generate(
         reason = "stop" if output[-1] in eos else "length"
         expected.append(replace(request, output_token_ids=output, finish_reason=reason))
     near_ties = count_near_ties(loaded, Outcome(expected, 0), Outcome(greedy.requests[:count], 0))
-    assert near_ties <= len(QUESTIONS) - NUM_PROMPTS
+    assert near_ties <= count // 5
 
 
 @pytest.mark.parametrize("batch", [1, pytest.param(16, marks=pytest.mark.slow)])
@@ -105,11 +105,11 @@ def test_greedy_tokens_equal_transformers_generate(
 def test_speculation_keeps_every_token(
     loaded: LoadedModel, chat_prompts: list[list[int]], smollm2_dir: Path, draft_len: int, batch: int
 ) -> None:
-    prompts = (chat_prompts * 2)[: max(4, batch)]
+    prompts = (chat_prompts * 2)[: max(2, batch)]
     params = SamplingParams(max_tokens=48, ignore_eos=True)
     base = config(smollm2_dir, batch)
     plain = run(base, prompts, params, loaded=loaded)
     tight = replace(base, drafter=ngram(draft_len), max_num_tokens=max(40, batch * 8), num_blocks=10 + batch)
     speculative = run(tight, prompts, params, loaded=loaded)
-    assert count_near_ties(loaded, plain, speculative) <= max(1, len(prompts) // 8)
+    assert count_near_ties(loaded, plain, speculative) <= len(prompts) // 8
     assert any(length > 1 for request in speculative.requests for length in request.accepted_lengths)

@@ -9,7 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from specbench.engine.config import AcceptanceSpec, DrafterSpec, EngineConfig, ModelSpec
@@ -269,6 +269,7 @@ _scenarios = st.fixed_dictionaries(
 
 
 @given(_scenarios)
+@settings(max_examples=25)  # two resolutions and a load each
 def test_a_resolved_scenario_resolves_to_itself(data: dict[str, object]) -> None:
     first = resolve(Scenario.model_validate({"name": "x", **data}), SMOLLM2, available_memory=_plenty)
     with tempfile.TemporaryDirectory() as folder:
