@@ -89,18 +89,21 @@ class SpecbenchPeer:
 
     def _build(self, batch_size: int, length: int) -> Any:
         from specbench.engine.build import build_engine
-        from specbench.engine.config import DrafterSpec, EngineConfig
+        from specbench.engine.config import DrafterSpec, EngineConfig, positions_for
 
         options = self._options
+        shortest, longest = options.ngram
+        drafter = DrafterSpec(options.drafter, options.draft_len, min_ngram=shortest, max_ngram=longest)
+        positions = positions_for(length, drafter.max_draft_len, drafter.num_ahead)
         config = EngineConfig(
             model=self._spec,
             device="cpu",
             max_seq_len=length,
             max_batch_size=batch_size,
-            num_blocks=batch_size * (-(-(length + 2 * (options.draft_len + 1)) // 32) + 1),
+            num_blocks=batch_size * (-(-positions // 32) + 1),
             dtype=options.dtype,
             num_threads=options.threads,
-            drafter=DrafterSpec(options.drafter, options.draft_len),
+            drafter=drafter,
         )
         return build_engine(config, loaded=self._loaded)
 
@@ -248,6 +251,7 @@ def main() -> None:
     parser.add_argument("--threads", type=int, required=True)
     parser.add_argument("--drafter", default="none")
     parser.add_argument("--draft-len", type=int, default=0)
+    parser.add_argument("--ngram", type=int, nargs=2, default=(1, 3))
     options = parser.parse_args()
     # Libraries print to standard output; only answers may go to the pipe the parent reads.
     answers = os.fdopen(os.dup(1), "w", encoding="utf-8")

@@ -21,13 +21,13 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
+from peer_prompts import build_prompts
+from peer_tables import render
+
 from specbench.engine.config import ModelSpec
 from specbench.engine.models.checkpoint import find_model
 from specbench.errors import SpecbenchError
 from specbench.measure.environment import describe_environment
-from specbench.workloads.base import WorkloadSettings
-from specbench.workloads.chat80 import Chat80
-from specbench.workloads.tokenizer import Tokenizer
 
 DEFINITION = (
     "tok/s = tokens committed after the moment when every sequence of the batch has its first token, divided by the "
@@ -44,11 +44,14 @@ class PeerSpec:
     dtype: str = "bfloat16"
     drafter: str = "none"
     draft_len: int = 0
+    ngram: tuple[int, int] = (1, 3)
+    """Shortest and longest match of a lookup, in tokens."""
 
 
 PEERS = {
     "specbench bf16": PeerSpec("specbench"),
     "specbench bf16 ngram K=4": PeerSpec("specbench", drafter="ngram", draft_len=4),
+    "specbench bf16 ngram+eagle3 K=4": PeerSpec("specbench", drafter="ngram+eagle3", draft_len=4, ngram=(2, 5)),
     "specbench f32": PeerSpec("specbench", dtype="float32"),
     "transformers bf16": PeerSpec("transformers"),
     "transformers f32": PeerSpec("transformers", dtype="float32"),
@@ -59,6 +62,8 @@ RATIOS = (
     ("specbench bf16", "llama.cpp Q4_1"),
     ("specbench f32", "transformers f32"),
     ("specbench bf16 ngram K=4", "specbench bf16"),
+    ("specbench bf16 ngram+eagle3 K=4", "specbench bf16"),
+    ("specbench bf16 ngram+eagle3 K=4", "llama.cpp Q4_1"),
 )
 SAME_TOKENS = ("specbench f32", "transformers f32")
 
@@ -77,12 +82,14 @@ class Worker:
 
     def __init__(self, name: str, spec: PeerSpec, options: argparse.Namespace) -> None:
         self.name = name
-        is_llama = spec.engine == "llama.cpp"
+        python = options.llama_python if spec.engine == "llama.cpp" else sys.executable
+        # By its name: a head ships for a preset, not for a folder.
+        models = {"llama.cpp": options.gguf, "specbench": options.model_name}
         command = [
-            *(options.llama_python if is_llama else sys.executable, str(Path(__file__).with_name("peer_workers.py"))),
-            *(spec.engine, "--model", str(options.gguf if is_llama else options.model)),
+            *(python, str(Path(__file__).with_name("peer_workers.py"))),
+            *(spec.engine, "--model", str(models.get(spec.engine, options.model))),
             *("--dtype", spec.dtype, "--threads", str(options.threads)),
-            *("--drafter", spec.drafter, "--draft-len", str(spec.draft_len)),
+            *("--drafter", spec.drafter, "--draft-len", str(spec.draft_len), "--ngram", *map(str, spec.ngram)),
         ]
         self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
         self.version = str(self._read()["version"])
@@ -109,23 +116,6 @@ class Worker:
             raise SystemExit(f"{self.name} ended with status {self._process.wait()}; its message is above")
         answer: dict[str, Any] = json.loads(line)
         return answer
-
-
-def build_prompts(directory: Path, count: int, length: int) -> list[list[int]]:
-    """Return ``count`` prompts of ``length`` ids each: text of the shipped chat prompts, each from another start."""
-    tokenizer = Tokenizer.load(directory)
-    chat = Chat80(WorkloadSettings("chat80"), vocab_size=tokenizer.vocab_size, tokenizer=tokenizer)
-    texts = [" ".join(conversation.turns or ()) for conversation in chat.conversations()]
-    ids = [tokenizer.encode(text) for text in texts]
-
-    def prompt(start: int) -> list[int]:
-        tokens: list[int] = []
-        while len(tokens) < length:
-            tokens += ids[start % len(ids)]
-            start += 1
-        return tokens[:length]
-
-    return [prompt(index) for index in range(count)]
 
 
 def run_case(case: Case, workers: Sequence[Worker], options: argparse.Namespace) -> dict[str, Any]:
@@ -189,60 +179,6 @@ def compare_tokens(answers: dict[str, list[dict[str, Any]]]) -> dict[str, Any] |
         "sequences": len(ours),
         "equal": sum(a == b for a, b in zip(ours, theirs, strict=True)),
     }
-
-
-def render(result: dict[str, Any]) -> str:
-    """The result as Markdown."""
-    options = result["options"]
-    lines = [
-        "# Decode speed beside other engines",
-        "",
-        f"{options['model_name']}, greedy, threads: {options['threads']}, interleaved rounds: {options['rounds']}, "
-        f"medians. {result['started_utc']}.",
-        "",
-        DEFINITION,
-        "",
-    ]
-    names = [name for name in PEERS if name in result["versions"]]
-    lines += ["| batch | in | out | " + " | ".join(f"{name} tok/s" for name in names) + " |"]
-    lines += ["|---:" * (3 + len(names)) + "|"]
-    for case in result["cases"]:
-        cells = [f"{case['peers'][name]['tokens_per_s']:.1f}" if name in case["peers"] else "" for name in names]
-        lines.append(f"| {case['batch']} | {case['isl']} | {case['osl']} | " + " | ".join(cells) + " |")
-    lines += [
-        "",
-        "| batch | in | ratio of decode speed | median | lowest | highest round |",
-        "|---:|---:|---|---:|---:|---:|",
-    ]
-    for case in result["cases"]:
-        lines += [
-            f"| {case['batch']} | {case['isl']} | {ratio['of']} / {ratio['to']} | {ratio['median']:.2f} | "
-            f"{ratio['low']:.2f} | {ratio['high']:.2f} |"
-            for ratio in case["ratios"]
-        ]
-    lines += [
-        "",
-        "| batch | in | engine | ms a step | tokens a step | until the first tokens, s |",
-        "|---:|---:|---|---:|---:|---:|",
-    ]
-    for case in result["cases"]:
-        lines += [
-            f"| {case['batch']} | {case['isl']} | {name} | {peer['step_ms']:.2f} | {peer['tokens_per_step']:.2f} | "
-            f"{peer['first_tokens_s']:.3f} |"
-            for name, peer in case["peers"].items()
-        ]
-    lines.append("")
-    for case in result["cases"]:
-        same = case["same_tokens"]
-        if same:
-            lines.append(
-                f"- batch {case['batch']}, {case['isl']} in: {same['of']} and {same['to']} decode the same tokens in "
-                f"{same['equal']} of {same['sequences']} sequences."
-            )
-    lines.append("- " + ", ".join(f"{name}: {version}" for name, version in result["versions"].items()))
-    cpu = result["environment"].get("cpu") or {}
-    lines.append(f"- {cpu.get('model', 'CPU unknown')}; the whole environment is in the JSON file beside this one.")
-    return "\n".join(lines) + "\n"
 
 
 def parse_options() -> argparse.Namespace:

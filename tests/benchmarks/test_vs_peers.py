@@ -12,6 +12,8 @@ from typing import Any
 
 import pytest
 
+from specbench.workloads.tokenizer import Tokenizer
+
 ROOT = Path(__file__).parents[2]
 SCRIPT = ROOT / "benchmarks" / "vs_peers.py"
 
@@ -23,8 +25,23 @@ def vs_peers() -> ModuleType:
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     sys.modules["vs_peers"] = module
-    spec.loader.exec_module(module)
+    sys.path.insert(0, str(SCRIPT.parent))
+    try:
+        spec.loader.exec_module(module)
+    finally:
+        sys.path.remove(str(SCRIPT.parent))
     return module
+
+
+def test_prompts_are_whole_chats_of_one_length(vs_peers: ModuleType, smollm2_dir: Path) -> None:
+    prompts = vs_peers.build_prompts(smollm2_dir, 3, 64)
+    assert [len(ids) for ids in prompts] == [64, 64, 64]
+    tokenizer = Tokenizer.load(smollm2_dir)
+    texts = [tokenizer.decode(ids, skip_special_tokens=False) for ids in prompts]
+    assert len(set(texts)) == 3
+    assert all(text.endswith("<|im_end|>\n<|im_start|>assistant\n") for text in texts)
+    with pytest.raises(SystemExit, match="--isl 20: the chat template alone takes"):
+        vs_peers.build_prompts(smollm2_dir, 1, 20)
 
 
 def answer(decode_s: float, tokens: int, steps: int, token_ids: list[list[int]] | None = None) -> dict[str, Any]:
@@ -82,7 +99,7 @@ def test_an_unknown_peer_is_refused(tmp_path: Path, smollm2_dir: Path) -> None:
 def test_a_small_run_agrees_with_transformers(tmp_path: Path, smollm2_dir: Path) -> None:
     done = run_script(
         *("--out", str(tmp_path), "--model", str(smollm2_dir), "--peers", "specbench f32,transformers f32"),
-        *("--batches", "1,2", "--isl", "16", "--osl", "6", "--rounds", "2", "--threads", "1"),
+        *("--batches", "1,2", "--isl", "48", "--osl", "6", "--rounds", "2", "--threads", "1"),
     )
     assert done.returncode == 0, done.stderr
     result = json.loads((tmp_path / "vs_peers.json").read_text(encoding="utf-8"))
