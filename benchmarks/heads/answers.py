@@ -17,6 +17,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+from arguments import Formatter, existing
 from shards import Answered, list_shards, read_answer_tokens, tokens_path, write_shard
 from target import Done, Job, StateRecorder, chat, complete, load_tokenizer, open_target
 
@@ -76,19 +77,21 @@ def make_job(key: int, token_ids: tuple[int, ...], max_tokens: int, sampled: flo
 
 def main() -> None:
     """See the module."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("prompts", type=Path, nargs="?")
-    parser.add_argument("directory", type=Path)
-    parser.add_argument("--mt-bench", action="store_true")
-    parser.add_argument("--model", default="smollm2-135m")
-    parser.add_argument("--device", default="cpu")
-    parser.add_argument("--batch", type=int, default=128)
-    parser.add_argument("--threads", type=int)
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=Formatter)
+    parser.add_argument("prompts", type=existing, nargs="?", help="of prompts.py")
+    parser.add_argument("directory", type=Path, help="of the shards")
+    parser.add_argument("--mt-bench", action="store_true", help="answer MT-Bench's first turns, to measure on")
+    parser.add_argument("--model", default="smollm2-135m", help="the target: preset or checkpoint directory")
+    parser.add_argument("--device", default="cpu", help="cpu or cuda")
+    parser.add_argument("--batch", type=int, default=128, help="requests at once")
+    parser.add_argument("--threads", type=int, help="of PyTorch on the CPU; PyTorch's own choice if not given")
     parser.add_argument("--max-prompt", type=int, default=256, help="longest prompt, in tokens")
-    parser.add_argument("--max-tokens", type=int, default=160)
-    parser.add_argument("--sampled", type=float, default=0.25)
-    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--max-tokens", type=int, default=160, help="most tokens an answer")
+    parser.add_argument("--sampled", type=float, default=0.25, help="share of answers at temperature 1.0")
+    parser.add_argument("--seed", type=int, default=0, help="of what is sampled")
     arguments = parser.parse_args()
+    if arguments.prompts is None and not arguments.mt_bench:
+        parser.error("give a file of prompts, or --mt-bench")
     arguments.directory.mkdir(parents=True, exist_ok=True)
     prompts = read_prompts(None if arguments.mt_bench else arguments.prompts)
     engine = open_target(

@@ -80,9 +80,13 @@ class Reader:
     def pool(self, num_shards: int) -> Iterator[Batch]:
         """Yield the batches of the next ``num_shards`` shards, texts of like length together, in random order."""
         paths = [path for directory in self._directories for path in list_shards(directory)]
+        num_found = len(paths)
         paths = paths[self._num_held_out :]
         if not paths:
-            raise SystemExit("no shards to train on")
+            raise SystemExit(
+                f"no shards to train on: {num_found} found in {', '.join(map(str, self._directories))}, of which "
+                f"--held-out keeps {self._num_held_out} to measure on; answers.py makes shards, of 128 prompts each"
+            )
         order = sorted(paths, key=lambda path: (self._uses[str(path)], self._rng.random()))[:num_shards]
         self._uses.update(str(path) for path in order)
         answers = [answer for path in order for answer in usable(read_shard(path))]

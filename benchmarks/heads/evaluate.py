@@ -12,9 +12,9 @@ from __future__ import annotations
 import argparse
 import json
 from collections.abc import Sequence
-from pathlib import Path
 
 import torch
+from arguments import Formatter, existing, head_directory
 from batches import Batch, collate, usable
 from head_building import load_head
 from head_modules import DraftHead
@@ -77,20 +77,22 @@ def acceptance_lengths(head: DraftHead, answers: Sequence[Answered], draft_lens:
 
 def main() -> None:
     """See the module."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("head", type=Path)
-    parser.add_argument("shards", type=Path)
-    parser.add_argument("--lengths", default="3,4,5")
-    parser.add_argument("--model", default="smollm2-135m")
-    parser.add_argument("--device", default="cpu")
-    parser.add_argument("--threads", type=int, default=1)
-    parser.add_argument("--max-shards", type=int)
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=Formatter)
+    parser.add_argument("head", type=head_directory, help="of train.py")
+    parser.add_argument("shards", type=existing, help="directory that answers.py wrote")
+    parser.add_argument("--lengths", default="3,4,5", help="values of K")
+    parser.add_argument("--model", default="smollm2-135m", help="the target: preset or checkpoint directory")
+    parser.add_argument("--device", default="cpu", help="cpu or cuda")
+    parser.add_argument("--threads", type=int, default=1, help="of PyTorch on the CPU")
+    parser.add_argument("--max-shards", type=int, help="all if not given")
     arguments = parser.parse_args()
     torch.set_num_threads(arguments.threads)
     directory = find_model(ModelSpec(arguments.model)).path
     head = load_head(arguments.head, directory).to(arguments.device)
     shards = list_shards(arguments.shards)[: arguments.max_shards]
     answers = [answer for shard in shards for answer in usable(read_shard(shard)) if not answer.is_sampled]
+    if not answers:
+        parser.error(f"{arguments.shards} holds no greedy answers of two tokens or more")
     found = acceptance_lengths(head, answers, [int(length) for length in arguments.lengths.split(",")])
     print(json.dumps({"answers": len(answers), "acceptance_length": {str(k): round(v, 4) for k, v in found.items()}}))
 

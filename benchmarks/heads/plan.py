@@ -9,14 +9,24 @@ from typing import Any, cast
 import torch
 from head_modules import DraftHead
 
+PLAN_HELP = {
+    "tokens": "loss tokens after which the learning rate has come to its end, and training ends",
+    "unroll": "draft steps of a chain",
+    "decay": "weight of a step's loss over that of the step before",
+    "rate": "peak learning rate of AdamW",
+    "muon_rate": "peak learning rate of Muon; 0: AdamW for the layer's matrices too",
+    "warmup": "share of the tokens in which the rates rise",
+    "end_rate": "last learning rate over its peak",
+    "weight_decay": "of both optimizers",
+    "clip": "largest norm of the gradient",
+    "pool_shards": "shards that are read and shuffled together; a checkpoint is written after each pool",
+    "top_k": "likeliest tokens of the target that the loss is over",
+}
+
 
 @dataclass(frozen=True)
 class Plan:
-    """How to train.
-
-    :param tokens: loss tokens after which the learning rate has come to its end.
-    :param rate: peak learning rate of AdamW; ``muon_rate`` that of Muon, 0: AdamW for the layer's matrices too.
-    """
+    """How to train; :data:`PLAN_HELP` says what each value is."""
 
     tokens: int
     unroll: int = 3

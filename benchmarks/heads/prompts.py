@@ -20,6 +20,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from arguments import Formatter, existing
 from prompt_material import (
     CODE_FORMS,
     CODE_TASKS,
@@ -190,19 +191,19 @@ def write_prompts(
 
 def main() -> None:
     """See the module."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("out", type=Path)
-    parser.add_argument("--count", type=int, default=12_000)
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=Formatter)
+    parser.add_argument("out", type=Path, help="JSON lines")
+    parser.add_argument("--count", type=int, default=12_000, help="prompts in all")
     parser.add_argument("--sampled", type=float, default=0.4, help="share of prompts that the target writes")
     parser.add_argument("--quoted", type=float, default=0.4, help="share of template prompts that quote a passage")
-    parser.add_argument("--sources", type=Path, nargs="*", default=[], help="directories of shards to quote from")
-    parser.add_argument("--known", type=Path, nargs="*", default=[], help="prompt files not to repeat")
-    parser.add_argument("--exclude", type=Path, help="question file in MT-Bench's form")
-    parser.add_argument("--model", default="smollm2-135m")
-    parser.add_argument("--device", default="cpu")
-    parser.add_argument("--batch", type=int, default=128)
-    parser.add_argument("--threads", type=int)
-    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--sources", type=existing, nargs="*", default=[], help="directories of shards to quote from")
+    parser.add_argument("--known", type=existing, nargs="*", default=[], help="prompt files not to repeat")
+    parser.add_argument("--exclude", type=existing, help="question file in MT-Bench's form")
+    parser.add_argument("--model", default="smollm2-135m", help="the target: preset or checkpoint directory")
+    parser.add_argument("--device", default="cpu", help="cpu or cuda")
+    parser.add_argument("--batch", type=int, default=128, help="requests at once")
+    parser.add_argument("--threads", type=int, help="of PyTorch on the CPU; PyTorch's own choice if not given")
+    parser.add_argument("--seed", type=int, default=0, help="of what is sampled")
     arguments = parser.parse_args()
     questions = read_questions(arguments.exclude or pulled_file())
     prompt_filter = PromptFilter(turn for question in questions for turn in question.turns or ())

@@ -21,12 +21,13 @@ from typing import Any
 
 import numpy as np
 import torch
+from arguments import Formatter, existing, head_directory
 from batches import Batch, Reader
 from evaluate import acceptance_lengths
 from head_building import build_head, fit_fusion, start_from
 from head_config import KINDS, TargetParts, config_for_target, read_target, save_head
 from head_modules import DraftHead
-from plan import Plan, make_optimizers
+from plan import PLAN_HELP, Plan, make_optimizers
 from products import Likeliest, likeliest_tokens, soft_loss
 from shards import list_shards, read_answer_tokens
 from target import AUX_LAYERS
@@ -181,23 +182,25 @@ class Run:
 
 def read_arguments() -> argparse.Namespace:
     """Command line; see the module."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=Formatter)
     parser.add_argument("kind", choices=KINDS)
-    parser.add_argument("out", type=Path)
-    parser.add_argument("shards", type=Path, nargs="+")
+    parser.add_argument("out", type=Path, help="directory of the head and of what training goes on from")
+    parser.add_argument("shards", type=existing, nargs="+", help="directories that answers.py wrote")
     for name, default in asdict(Plan(tokens=10_000_000)).items():
-        parser.add_argument(f"--{name.replace('_', '-')}", type=type(default), default=default)
-    parser.add_argument("--init", type=Path, help="head to start from, with a vocabulary and a schedule of its own")
+        parser.add_argument(f"--{name.replace('_', '-')}", type=type(default), default=default, help=PLAN_HELP[name])
+    parser.add_argument(
+        "--init", type=head_directory, help="head to start from, with a vocabulary and a schedule of its own"
+    )
     parser.add_argument("--fit-offset", type=int, default=1, help="see head_building.fit_fusion; -1: do not fit")
-    parser.add_argument("--batch-texts", type=int, default=8)
-    parser.add_argument("--draft-vocab", type=int, default=8192)
+    parser.add_argument("--batch-texts", type=int, default=8, help="answers an update")
+    parser.add_argument("--draft-vocab", type=int, default=8192, help="draft tokens")
     parser.add_argument("--held-out", type=int, default=1, help="shards, from the first, to measure on")
     parser.add_argument("--evaluate-every", type=int, default=8, help="pools")
     parser.add_argument("--max-seconds", type=float, help="end after these, at the next pool")
-    parser.add_argument("--model", default="smollm2-135m")
-    parser.add_argument("--device", default="cpu")
-    parser.add_argument("--threads", type=int, default=1)
-    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--model", default="smollm2-135m", help="the target: preset or checkpoint directory")
+    parser.add_argument("--device", default="cpu", help="cpu or cuda")
+    parser.add_argument("--threads", type=int, default=1, help="of PyTorch on the CPU")
+    parser.add_argument("--seed", type=int, default=0, help="of the order of texts and of fresh weights")
     return parser.parse_args()
 
 

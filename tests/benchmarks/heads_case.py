@@ -13,8 +13,8 @@ import torch
 HEADS = Path(__file__).parents[2] / "benchmarks" / "heads"
 VOCABULARY, DRAFTED, HIDDEN = 40, 24, 16
 MODULES = (
-    "answers", "batches", "chain_attention", "evaluate", "head_building", "head_config", "head_modules", "plan",
-    "products", "prompt_material", "prompts", "shards", "target", "train",
+    "answers", "arguments", "batches", "chain_attention", "evaluate", "head_building", "head_config", "head_modules",
+    "plan", "products", "prompt_material", "prompts", "shards", "target", "train",
 )  # fmt: skip
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from pathlib import Path
 from typing import Any
 
@@ -277,3 +278,55 @@ def test_matches_end_at_the_first_wrong_draft_and_at_the_end_of_the_text(kind: s
     token_ids[answer.prompt_len + 2] = (token_ids[answer.prompt_len + 2] + 1) % VOCABULARY
     wrong = heads.shards.Answered(tuple(token_ids), answer.prompt_len, False, answer.states)
     assert heads.evaluate.draft_matches(head, heads.batches.collate([wrong]), length)[0, 0] == 1
+
+
+def test_too_few_shards_are_named_with_what_is_held_out(tmp_path: Path) -> None:
+    heads.shards.write_shard(heads.shards.tokens_path(tmp_path, 0), tiny_answers(), seed=0)
+    reader = heads.batches.Reader([tmp_path], num_held_out=1, batch_texts=2, seed=0)
+    with pytest.raises(SystemExit, match=rf"1 found in {tmp_path}, of which --held-out keeps 1"):
+        next(reader.pool(1))
+    assert len(reader.held_out()) == len(tiny_answers())
+    all_of_them = heads.batches.Reader([tmp_path], num_held_out=0, batch_texts=2, seed=0)
+    assert len(list(all_of_them.pool(1))) == 3
+
+
+@pytest.mark.parametrize(
+    ("script", "arguments", "message"),
+    [
+        ("answers", ["nowhere.jsonl", "out"], "there is no nowhere.jsonl"),
+        ("answers", ["out"], "give a file of prompts, or --mt-bench"),
+        ("evaluate", ["nowhere", "."], "nowhere is no head: it has no config.json"),
+        ("train", ["eagle3", "out", "nowhere"], "there is no nowhere"),
+        ("train", ["eagle3", "out", ".", "--init", "."], ". is no head: it has no config.json"),
+        ("prompts", ["out.jsonl", "--sources", "nowhere"], "there is no nowhere"),
+    ],
+)
+def test_what_is_not_there_is_named(
+    script: str,
+    arguments: list[str],
+    message: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("sys.argv", [script, *arguments])
+    with pytest.raises(SystemExit) as caught:
+        getattr(heads, script).main()
+    assert caught.value.code == 2
+    assert message in capsys.readouterr().err
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("script", ["answers", "evaluate", "train", "prompts"])
+def test_every_option_says_what_it_is(
+    script: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("sys.argv", [script, "--help"])
+    monkeypatch.setenv("COLUMNS", "200")
+    with pytest.raises(SystemExit):
+        getattr(heads, script).main()
+    options = re.split(r"^  (?=-)", capsys.readouterr().out, flags=re.MULTILINE)[1:]
+    assert len(options) > 5
+    # An option, and behind it or on a line of its own what it is.
+    assert [option for option in options if not re.search(r"\S\s{2,}\S", option)] == []
