@@ -89,14 +89,12 @@ SIM_PRESETS = Registry(
 DRAFTERS = Registry(
     "drafters",
     {
-        "none": Entry("specbench.engine.drafters.none:NoDrafter", "no speculation, K = 0"),
-        "ngram": Entry("specbench.engine.drafters.ngram:NgramDrafter", "prompt lookup inside the step"),
-        "eagle3": Entry(
-            "specbench.engine.drafters.eagle3:Eagle3Drafter", "one layer over three of the target's states"
-        ),
-        "mtp": Entry("specbench.engine.drafters.mtp:MtpDrafter", "modules over the target's last hidden state"),
+        "none": Entry("specbench.engine.drafters.declaration:NONE", "no speculation, K = 0"),
+        "ngram": Entry("specbench.engine.drafters.declaration:NGRAM", "prompt lookup inside the step"),
+        "eagle3": Entry("specbench.engine.drafters.declaration:EAGLE3", "one layer over three of the target's states"),
+        "mtp": Entry("specbench.engine.drafters.declaration:MTP", "modules over the target's last hidden state"),
         "draft_model": Entry(
-            "specbench.engine.drafters.draft_model:DraftModelDrafter", "a small model with the target's tokenizer"
+            "specbench.engine.drafters.declaration:DRAFT_MODEL", "a small model with the target's tokenizer"
         ),
     },
 )

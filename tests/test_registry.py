@@ -24,7 +24,7 @@ from specbench.errors import CheckpointError, UnknownNameError
 
 ROOT = Path(__file__).parents[1]
 ENTRIES = [(kind, name) for kind, names in registry.ALL.items() for name in names]
-DECLARATIONS = ("sim_presets", "heads", "presets", "workloads", "formats", "optimizations")
+DECLARATIONS = ("sim_presets", "drafters", "heads", "presets", "workloads", "formats", "optimizations")
 
 
 def public_members(protocol: type) -> set[str]:
@@ -40,20 +40,26 @@ def check_device(_: str, device: Any) -> None:
     assert list(inspect.signature(device).parameters)[:2] == ["tracer", "num_threads"]
 
 
-def check_drafter(name: str, drafter: Any) -> None:
+def check_drafter(name: str, declaration: Any) -> None:
     import torch
 
     from specbench.engine.config import DrafterSpec
-    from specbench.engine.drafters.base import Drafter, DrafterNeeds, DraftStep
+    from specbench.engine.drafters.base import Drafter, DrafterNeeds, DraftStep, LookupDrafter
+    from specbench.engine.drafters.declaration import DrafterDeclaration, Role
     from tests.engine.drafters.head_cases import heads_for, last_rows, tiny_host, using_head
 
+    assert isinstance(declaration, DrafterDeclaration)
+    drafter = declaration.load_class()
     assert issubclass(drafter, Drafter)
+    assert issubclass(drafter, LookupDrafter) is (declaration.role is not Role.MODEL)
+    assert declaration.tree_builder is None or issubclass(declaration.load_class(tree=True), Drafter)
     assert isinstance(drafter.needs, DrafterNeeds)
     draft_len = 0 if name == "none" else 3
     spec, head = DrafterSpec(name, draft_len, model="random:tiny" if name == "draft_model" else None), heads_for(name)
     with contextlib.nullcontext() if head is None else using_head(head):
         built = drafter(spec, tiny_host(spec))
     assert built.max_draft_len == draft_len
+    assert declaration.weights is not None or not built.needs.num_kv_layers, "layers in a KV cache are to be declared"
     tokens = torch.tensor([[5, 6, 7, 5, 6, 0], [9, 9, 9, 9, 0, 0], [1, 2, 3, 0, 0, 0], [4, 4, 0, 0, 0, 0]])
     state = types.SimpleNamespace(
         token_ids=tokens,

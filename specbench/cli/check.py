@@ -16,13 +16,14 @@ from specbench.registry import PRESETS
 from specbench.report.defects import describe_defect
 from specbench.report.words import draft_len_words
 from specbench.scenario.estimate import count_requests
+from specbench.scenario.lengths import longest
 from specbench.scenario.loader import ScenarioFile, open_scenario
 from specbench.scenario.machine import available_memory_bytes
 from specbench.scenario.memory import block_bytes
 from specbench.scenario.plan import RunPlan
 from specbench.scenario.planner import BASE, plan_run
 from specbench.scenario.questions import count_points
-from specbench.scenario.resolve import ResolvedScenario, longest, model_spec, resolve, workload_settings
+from specbench.scenario.resolve import ResolvedScenario, model_spec, resolve, workload_settings
 from specbench.scenario.schema import json_schema
 from specbench.scenario.sweep import merged_points
 from specbench.scenario.units import format_bytes

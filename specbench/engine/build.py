@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 
 from specbench import registry
@@ -88,41 +90,53 @@ def _assemble(
     if device.computes:
         _check_window(config, loaded.config)
     scheduler = Scheduler(config)
-    switches = {
-        name: build_switch(name, config, device)
-        for name in _TOGGLES
-        if loaded.config.has_recurrent_state or not load_toggle(name).needs_recurrent_state
-    }
-    graphs: Switch[StepPrograms] = switches["graphs"]
-    runner_class = _choose_runner(config, device, loaded.config)
-    attention = _build_attention(config, loaded.config, device, dtype)
-    drafter = _build_drafter(config, loaded, device, dtype)
-    runner = runner_class(
-        config,
-        device,
-        loaded.model,
-        attention,
-        drafter,
-        _build_acceptance(config, drafter),
-        tracer,
-        graphs,
-    )
+    switches = _build_switches(config, loaded.config, device)
+    runner = _build_runner(config, loaded, device, dtype, tracer, switches["graphs"])
     preparation = InputPreparation(
         config,
         [scheduler.blocks],
-        graphs,
+        switches["graphs"],
         switches["block_staging"],
         switches["input_prep"],
         tracer,
         num_position_rows=loaded.model.num_position_rows,
         state_indices=switches.get("state_indices"),
     )
+    _connect(switches, runner, preparation)
+    device.synchronize()
+    switches["graphs"].current.settle()
+    return LLMEngine(config, loaded, device, scheduler, preparation, runner, tracer, switches, owns_device=owns_device)
+
+
+def _build_switches(config: EngineConfig, model_config: ModelConfig, device: Device) -> dict[str, Switch[Any]]:
+    return {
+        name: build_switch(name, config, device)
+        for name in _TOGGLES
+        if model_config.has_recurrent_state or not load_toggle(name).needs_recurrent_state
+    }
+
+
+def _build_runner(
+    config: EngineConfig,
+    loaded: LoadedModel,
+    device: Device,
+    dtype: torch.dtype,
+    tracer: Tracer,
+    graphs: Switch[StepPrograms],
+) -> ModelRunner:
+    runner_class = _choose_runner(config, device, loaded.config)
+    attention = _build_attention(config, loaded.config, device, dtype)
+    drafter = _build_drafter(config, loaded, device, dtype)
+    acceptance = _build_acceptance(config, drafter)
+    return runner_class(config, device, loaded.model, attention, drafter, acceptance, tracer, graphs)
+
+
+def _connect(switches: dict[str, Switch[Any]], runner: ModelRunner, preparation: InputPreparation) -> None:
+    """Give what captures steps, in every variant, the step that it is to capture."""
+    graphs: Switch[StepPrograms] = switches["graphs"]
     live = StepSampling(switches["sampling_params"])
     for variant in graphs.variants.values():
         variant.connect(runner, preparation, live, switches["capture_params"])
-    device.synchronize()
-    graphs.current.settle()
-    return LLMEngine(config, loaded, device, scheduler, preparation, runner, tracer, switches, owns_device=owns_device)
 
 
 def _choose_runner(config: EngineConfig, device: Device, model_config: ModelConfig) -> type[ModelRunner]:

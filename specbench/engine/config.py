@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from difflib import get_close_matches
 
 from specbench.device.times import SIM, DeviceTimes
+from specbench.engine.drafters.declaration import Role, names_with, role_of
 from specbench.engine.tree_spec import TreeSpec, check_tree_drafter
 from specbench.errors import InputError, UnknownNameError
 from specbench.registry import DRAFTERS
@@ -17,11 +18,8 @@ MAX_DRAFT_LEN = 16
 
 RANDOM_PREFIX = "random:"
 """Before a model's name: with random weights of its shape."""
-LOOKUP_DRAFTERS = ("ngram",)
-"""Drafters that look up what is known, and may find nothing."""
-MODEL_DRAFTERS = ("eagle3", "mtp", "draft_model")
-"""Drafters that compute, with weights of their own, and always propose."""
 PAIR = "+"
+_PAIR_ROLES = (Role.LOOKUP, Role.MODEL)
 REJECTION = "rejection"
 """Mode of acceptance whose tokens are draws of the target's distribution, and depend on the drafts."""
 
@@ -47,15 +45,13 @@ def require_drafter(name: str, *, where: str = "drafter.name") -> tuple[str, ...
                 where=where,
                 hint=f"did you mean {meant!r}?" if near else None,
             )
-    # What another package brought is known by its name alone; the engine asks it what it is.
-    wrong_first = parts[0] in ("none", *MODEL_DRAFTERS)
-    wrong_second = parts[-1] in ("none", *LOOKUP_DRAFTERS)
-    if len(parts) > 2 or (len(parts) == 2 and (wrong_first or wrong_second)):
+    if len(parts) > 1 and tuple(map(role_of, parts)) != _PAIR_ROLES:
+        lookups, models = map(names_with, _PAIR_ROLES)
         raise InputError(
-            f"{name!r} is no pair; allowed: a lookup ({', '.join(LOOKUP_DRAFTERS)}), then a drafter with a model "
-            f"({', '.join(MODEL_DRAFTERS)})",
+            f"{name!r} is no pair; allowed: a lookup ({', '.join(lookups)}), then a drafter with a model "
+            f"({', '.join(models)})",
             where=where,
-            hint=f"{LOOKUP_DRAFTERS[0]}{PAIR}{MODEL_DRAFTERS[0]}",
+            hint=f"{lookups[0]}{PAIR}{models[0]}",
         )
     return parts
 
@@ -113,8 +109,8 @@ class DrafterSpec:
 
     @property
     def model_part(self) -> str | None:
-        """The drafter of :data:`MODEL_DRAFTERS` that proposes, alone or behind a lookup; None where none does."""
-        return next((part for part in drafter_parts(self.name) if part in MODEL_DRAFTERS), None)
+        """The drafter that computes, alone or behind a lookup; None where none does."""
+        return next((part for part in drafter_parts(self.name) if role_of(part) is Role.MODEL), None)
 
     def draft_len_for(self, batch_size: int) -> int:
         """K for a step with ``batch_size`` generation requests."""
@@ -148,8 +144,7 @@ class DrafterSpec:
         """
         if self.tree is not None:
             return self.tree.num_ahead
-        has_cache = any(part not in ("none", *LOOKUP_DRAFTERS) for part in drafter_parts(self.name))
-        return max(self.max_draft_len - 1, 0) if has_cache else 0
+        return max(self.max_draft_len - 1, 0) if self.model_part is not None else 0
 
     @property
     def speculates(self) -> bool:

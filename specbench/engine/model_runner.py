@@ -16,6 +16,7 @@ from specbench.engine.attention.base import AttentionOperator
 from specbench.engine.attention.metadata import AttentionMetadata
 from specbench.engine.config import EngineConfig
 from specbench.engine.device_state import DeviceState
+from specbench.engine.draft_inputs import draft_temperature, gather_target_rows, list_ready, slots_going_on
 from specbench.engine.drafters.base import Drafter, DraftStep, TargetRows
 from specbench.engine.forward_batch import (
     COMMITTED,
@@ -32,7 +33,6 @@ from specbench.engine.optimizations.choice_points import StepPrograms
 from specbench.engine.sampling.acceptance import Acceptance, Verification
 from specbench.engine.sampling.audit import pack_pairs, write_parameters
 from specbench.engine.sampling.metadata import SamplingRows
-from specbench.engine.sampling.params import GREEDY_TEMPERATURE
 from specbench.engine.sampling.sampler import Selection
 from specbench.engine.step_inputs import StepInputs, StepRows
 
@@ -243,33 +243,18 @@ class ModelRunner:
         return len(sampling)
 
     def _draft(self, batch: ForwardBatch, rows: StepRows, slots: Tensor, hidden: Tensor, taps: HiddenTaps) -> None:
-        device = slots.device
-        ready = [row for row, chunk in enumerate(batch.context) if chunk.is_last]
-        going_on = slots
-        if ready:
-            going_on = torch.cat([torch.tensor([batch.context[row].slot for row in ready], device=device), slots])
+        ready = list_ready(batch)
         target_rows = None
         if self._drafter.needs.reads_rows:
             target_rows = self._target_rows(batch, rows, slots, ready, hidden, taps)
-        temperature = self._draft_temperature(batch, ready) if self._draws_drafts else None
-        step = DraftStep(going_on, batch.next_draft_len, batch.max_num_tokens, target_rows, temperature)
+        step = DraftStep(
+            slots_going_on(batch, ready, slots),
+            batch.next_draft_len,
+            batch.max_num_tokens,
+            target_rows,
+            draft_temperature(batch, ready) if self._draws_drafts else None,
+        )
         self._drafter.draft(self.state, step)
-
-    @staticmethod
-    def _draft_temperature(batch: ForwardBatch, ready: list[int]) -> Tensor | None:
-        """See :attr:`DraftStep.temperature`; ``ready``: the chunks that end a prompt."""
-        if batch.sampling.all_greedy:
-            return None
-        temperature, num_sampling = batch.sampling.temperature, len(batch.sampling_chunks)
-        generation = temperature[num_sampling :: batch.rows_per_generation]
-        if not ready:
-            return generation
-        # One that was preempted samples nothing in the step that ends its context, so that its parameters are in no
-        # row of it: it drafts what is likeliest, which is judged as such.
-        context = temperature.new_full((len(ready),), GREEDY_TEMPERATURE)
-        places = [place for place, row in enumerate(ready) if batch.context[row].samples]
-        context[torch.tensor(places, dtype=torch.int64, device=context.device)] = temperature[:num_sampling]
-        return torch.cat([context, generation])
 
     def _target_rows(
         self,
@@ -280,31 +265,10 @@ class ModelRunner:
         hidden: Tensor,
         taps: HiddenTaps,
     ) -> TargetRows:
-        """What the target ran, for a drafter that reads it; ``ready``: the chunks that end a prompt."""
-        device, num_rows = slots.device, batch.draft_len + 1
+        """What the target ran, for a drafter that reads it; see :func:`gather_target_rows`."""
         num_committed = self.state.num_tokens[slots] - rows.num_tokens
-        first = torch.arange(batch.num_generation, device=device) * num_rows + batch.num_context_tokens
-        ends, row_slots, requests = first + num_committed - 1, slots.repeat_interleave(num_rows), None
-        if batch.context:
-            lens = batch.context_lens
-            chunk_slots = torch.tensor([chunk.slot for chunk in batch.context], device=device)
-            chunk_slots = chunk_slots.repeat_interleave(torch.tensor(lens, device=device))
-            row_slots = torch.cat([chunk_slots, row_slots])
-            chunk_ends = torch.tensor(lens, device=device).cumsum(0) - 1
-            picked = torch.tensor(ready, dtype=torch.int64, device=device)
-            ends = torch.cat([chunk_ends[picked], ends])
-            requests = torch.cat([picked, torch.arange(len(batch.context), batch.num_requests, device=device)])
-        return TargetRows(
-            token_ids=rows.token_ids,
-            positions=rows.positions,
-            slots=row_slots,
-            hidden=hidden,
-            tapped=tuple(taps.states[layer] for layer in taps.layers),
-            ends=ends,
-            requests=requests,
-            # Lengths of its own: a backend may have clamped the target's in place.
-            metadata=self._attention_metadata(batch, rows.positions, rows.num_tokens + batch.draft_len),
-        )
+        metadata = self._attention_metadata(batch, rows.positions, rows.num_tokens + batch.draft_len)
+        return gather_target_rows(batch, rows, slots, num_committed, ready, hidden, taps, metadata)
 
 
 def _verification(

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from specbench.engine.drafters.declaration import load_declaration
 from specbench.errors import InputError
+from specbench.registry import DRAFTERS
 
 MAX_TREE_NODES = 63
 """Cap on draft nodes: a generation request takes one row more in a step, and every slot reserves them."""
 MAX_TOP_K = 16
 """Cap on children of a node."""
-TREE_DRAFTERS = ("eagle3",)
-"""Drafters that can draft a tree."""
 TREE_MODES = ("strict", "rejection")
 """Rules of acceptance that choose a path; the others say how many tokens are accepted, and not on which."""
 
@@ -69,9 +69,10 @@ def check_tree_drafter(tree: TreeSpec, name: str, draft_lens: Iterable[int]) -> 
     :param draft_lens: every K of the drafter.
     :raises InputError: see above.
     """
-    if name not in TREE_DRAFTERS:
+    if not _drafts_trees(name):
+        able = [other for other in DRAFTERS if _drafts_trees(other)]
         raise InputError(
-            f"the drafter {name} drafts no trees; those that do: {', '.join(TREE_DRAFTERS)}",
+            f"the drafter {name} drafts no trees; those that do: {', '.join(able)}",
             where="drafter.tree",
             hint="drop it, or drafter.name: eagle3",
         )
@@ -82,3 +83,7 @@ def check_tree_drafter(tree: TreeSpec, name: str, draft_lens: Iterable[int]) -> 
                 where="drafter.draft_len",
                 hint="leave draft_len out, or change drafter.tree.depth",
             )
+
+
+def _drafts_trees(name: str) -> bool:
+    return name in DRAFTERS and load_declaration(name).tree_builder is not None

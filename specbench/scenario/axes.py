@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from specbench.scenario.schema import Sweep
+from specbench.scenario.measure_schema import Sweep
 from specbench.scenario.yaml12 import KeyPath
 
 VARIANT = "variant"

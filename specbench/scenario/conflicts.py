@@ -3,23 +3,20 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping
-from dataclasses import replace
-from typing import Any
+from collections.abc import Iterator
 
 from specbench.engine.config import REJECTION
-from specbench.engine.optimizations.base import load_toggle
-from specbench.errors import DeviceUnavailableError, UnknownNameError, WorkloadError, nearest_hint
-from specbench.registry import ATTENTION, DEVICES, OPTIMIZATIONS, WORKLOADS
-from specbench.scenario.applicable import applicable_toggles, find_inapplicable
+from specbench.errors import DeviceUnavailableError, WorkloadError, nearest_hint
+from specbench.registry import ATTENTION, DEVICES, WORKLOADS
 from specbench.scenario.draft_models import find_model_conflicts, find_name_conflicts
 from specbench.scenario.draft_trees import find_tree_conflicts, rows_of
-from specbench.scenario.machine import cuda_problem, settle_device
+from specbench.scenario.machine import cuda_problem
 from specbench.scenario.masking import is_secret
 from specbench.scenario.places import Issue, describe_value, shorten
 from specbench.scenario.schema import Scenario
 from specbench.scenario.sim_conflicts import find_sim_conflicts
 from specbench.scenario.sweep_conflicts import find_sweep_conflicts
+from specbench.scenario.toggle_conflicts import find_toggle_conflicts
 from specbench.scenario.variants import OFF, ON
 from specbench.scenario.window_conflicts import find_window_conflicts
 from specbench.scenario.yaml12 import KeyPath
@@ -46,7 +43,7 @@ def find_conflicts(scenario: Scenario) -> list[Issue]:
         _engine,
         find_sim_conflicts,
         find_window_conflicts,
-        _optimizations,
+        find_toggle_conflicts,
         _variants,
         find_sweep_conflicts,
     )
@@ -65,38 +62,15 @@ def draft_len_of(scenario: Scenario) -> int:
     return 0 if drafter.name == "none" else DEFAULT_DRAFT_LEN
 
 
-def complete_optimizations(chosen: Mapping[str, str], source: str, device: str) -> dict[str, str]:
-    """``chosen``, with the production variant of every toggle of model ``source`` that it does not name.
-
-    :param device: as a scenario names it.
-    """
-    device = settle_device(device)
-    production = {name: load_toggle(name).production_on(device) for name in applicable_toggles(source)}
-    return dict(sorted({**production, **chosen}.items()))
-
-
-def _unknown(path: KeyPath, kind: str, name: str, known: Mapping[str, Any], extra: tuple[str, ...] = ()) -> Issue:
-    names = [*extra, *sorted(known)]
-    what = f"unknown {kind} {shorten(repr(name))}; allowed: {', '.join(names)}"
-    return Issue(path, what, nearest_hint(name, names), UnknownNameError)
-
-
-def _unknown_variant(toggle: str, name: str, known: Mapping[str, Any]) -> Issue:
-    """Of one that says no more than on or off, the hint is what that means; another one's name may be close to it."""
-    issue = _unknown(("optimizations", toggle), f"variant of {toggle}", name, known)
-    declared = load_toggle(toggle)
-    hints = {ON: f"{declared.recommended} is the recommended variant", OFF: f"{declared.baseline} is the baseline"}
-    return replace(issue, hint=hints.get(name, issue.hint))
-
-
 def _names(scenario: Scenario) -> Iterator[Issue]:
     yield from find_name_conflicts(scenario.drafter)
     if scenario.workload.kind not in WORKLOADS:
-        yield _unknown(("workload", "kind"), "workload", scenario.workload.kind, WORKLOADS)
-    if scenario.engine.attention not in (*ATTENTION, "auto"):
-        yield _unknown(("engine", "attention"), "attention backend", scenario.engine.attention, ATTENTION, ("auto",))
-    if scenario.engine.device not in (*DEVICES, "auto"):
-        yield _unknown(("engine", "device"), "device", scenario.engine.device, DEVICES, ("auto",))
+        yield Issue.unknown(("workload", "kind"), "workload", scenario.workload.kind, WORKLOADS)
+    engine = scenario.engine
+    if engine.attention not in (*ATTENTION, "auto"):
+        yield Issue.unknown(("engine", "attention"), "attention backend", engine.attention, ATTENTION, ("auto",))
+    if engine.device not in (*DEVICES, "auto"):
+        yield Issue.unknown(("engine", "device"), "device", engine.device, DEVICES, ("auto",))
 
 
 def _drafter(scenario: Scenario) -> Iterator[Issue]:
@@ -205,7 +179,7 @@ def _workload(scenario: Scenario) -> Iterator[Issue]:
     if workload.categories is not None and kind in ("chat80", "mt_bench"):
         for index, name in enumerate(workload.categories):
             if name not in CATEGORIES:
-                yield _unknown(("workload", "categories", index), "category", name, dict.fromkeys(CATEGORIES))
+                yield Issue.unknown(("workload", "categories", index), "category", name, CATEGORIES)
     if workload.categories == ():
         yield Issue(("workload", "categories"), "is empty; allowed: one category or more, or null for all")
 
@@ -248,54 +222,6 @@ def _engine(scenario: Scenario) -> Iterator[Issue]:
         yield Issue(("engine", "device"), problem, "engine.device: cpu", DeviceUnavailableError)
     if engine.attention == "cpu-paged" and engine.device == "cuda":
         yield Issue(("engine", "attention"), "cpu-paged runs on the cpu only", "engine.attention: auto")
-
-
-def _optimizations(scenario: Scenario) -> Iterator[Issue]:
-    for name, variant in scenario.optimizations.items():
-        if name not in OPTIMIZATIONS:
-            yield _unknown(("optimizations", name), "toggle", name, OPTIMIZATIONS)
-        elif variant not in (variants := load_toggle(name).variants):
-            yield _unknown_variant(name, variant, variants)
-    for index, name in enumerate(scenario.study or ()):
-        if name not in OPTIMIZATIONS:
-            yield _unknown(("study", index), "toggle", name, OPTIMIZATIONS)
-    yield from find_inapplicable(scenario)
-    chosen = complete_optimizations(scenario.optimizations, scenario.model.source, scenario.engine.device)
-    if all(name in OPTIMIZATIONS for name in chosen):
-        yield from _toggle_pairs(chosen)
-        yield from _variant_needs(chosen, scenario)
-
-
-def _toggle_pairs(chosen: Mapping[str, str]) -> Iterator[Issue]:
-    """What a toggle off its baseline needs of the others, and what it cannot stand beside."""
-    settings = {f"{name}={variant}" for name, variant in chosen.items()}
-    for name, variant in chosen.items():
-        toggle = load_toggle(name)
-        if variant == toggle.baseline or variant not in toggle.variants:
-            continue
-        for needed in toggle.requires:
-            if needed not in settings:
-                yield Issue(("optimizations", name), f"{variant} needs {needed}", f"set optimizations.{needed}")
-        for other in toggle.conflicts:
-            if other in settings:
-                yield Issue(("optimizations", name), f"{variant} cannot stand beside {other}", "change one of the two")
-
-
-def _variant_needs(chosen: Mapping[str, str], scenario: Scenario) -> Iterator[Issue]:
-    """Variants that mean nothing beside what the rest of the scenario is, and why that is what it is."""
-    for name, variant in chosen.items():
-        declared = load_toggle(name).variants.get(variant)
-        if declared is None:
-            continue
-        if declared.needs_speculation and scenario.drafter.name == "none":
-            what = f"{variant} means nothing without speculation, and the drafter is none here"
-            yield Issue(("optimizations", name), what, "drafter: ngram, or another variant")
-        for needed in declared.missing_from(chosen):
-            other = needed.partition("=")[0]
-            what = f"{variant} means nothing without {needed}, and {other} is {chosen.get(other, 'not there')} here"
-            if other in chosen and other not in scenario.optimizations:
-                what += f", as in production on {settle_device(scenario.engine.device)}"
-            yield Issue(("optimizations", name), what, f"set optimizations.{needed} as well")
 
 
 def _variants(scenario: Scenario) -> Iterator[Issue]:

@@ -9,11 +9,12 @@ from typing import Any
 
 from specbench.errors import InputError
 from specbench.records import ALL_BUT, ALONE, PAIR, Difference
-from specbench.scenario.conflicts import complete_optimizations, find_conflicts
+from specbench.scenario.conflicts import find_conflicts
 from specbench.scenario.differences import list_following
 from specbench.scenario.places import raise_issues
 from specbench.scenario.plan import TOGGLES
 from specbench.scenario.schema import Scenario
+from specbench.scenario.toggle_conflicts import complete_optimizations
 
 _WHOLE_SECTIONS = ("model", "drafter", "acceptance", "process")
 """Sections whose keys mean nothing without one another."""

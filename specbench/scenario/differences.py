@@ -11,16 +11,18 @@ from dataclasses import dataclass
 from typing import Any
 
 from specbench.device.times import SIM
-from specbench.engine.config import LOOKUP_DRAFTERS, REJECTION, drafter_parts
+from specbench.engine.config import REJECTION, drafter_parts
+from specbench.engine.drafters.declaration import Role, role_of
 from specbench.engine.optimizations.base import Exactness, load_toggle
 from specbench.engine.sampling.params import SamplingParams
 from specbench.errors import ScenarioError
 from specbench.records import Difference
 from specbench.scenario.conflicts import draft_len_of
 from specbench.scenario.draft_models import positions_of
+from specbench.scenario.measure_schema import Process
 from specbench.scenario.places import describe_place, shorten
 from specbench.scenario.plan import SET_APART, TOGGLES
-from specbench.scenario.schema import Process, Scenario
+from specbench.scenario.schema import Scenario
 from specbench.scenario.yaml12 import to_plain
 
 STRENGTH = tuple(item.value for item in Exactness)
@@ -191,7 +193,7 @@ def _draws_by_drafts(scenario: Scenario) -> bool:
 
 
 def _looks_up(scenario: Scenario) -> bool:
-    return any(part in LOOKUP_DRAFTERS for part in drafter_parts(scenario.drafter.name))
+    return any(role_of(part) is Role.LOOKUP for part in drafter_parts(scenario.drafter.name))
 
 
 def _rule(key: str) -> _Rule:

@@ -6,16 +6,10 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from specbench.device.times import SIM
-from specbench.engine.config import (
-    LOOKUP_DRAFTERS,
-    DrafterSpec,
-    ModelSpec,
-    drafter_parts,
-    positions_for,
-    require_drafter,
-)
-from specbench.engine.drafters.head_location import DRAFT_MODEL, DraftShape, find_draft_model
-from specbench.engine.drafters.head_location import find_draft_shape as find_shape
+from specbench.engine.config import DrafterSpec, ModelSpec, drafter_parts, positions_for, require_drafter
+from specbench.engine.drafters import draft_weights
+from specbench.engine.drafters.declaration import DraftWeights, Role, WeightsQuery, role_of
+from specbench.engine.drafters.head_location import DRAFT_MODEL, find_draft_model
 from specbench.engine.models.config import ModelConfig
 from specbench.errors import InputError
 from specbench.scenario.draft_trees import tree_spec
@@ -36,7 +30,7 @@ def find_model_conflicts(drafter: Drafter) -> Iterator[Issue]:
     """Whether model and drafter go together; what the model names is looked for when the scenario is resolved."""
     parts = drafter_parts(drafter.name)
     path: KeyPath = ("drafter", "model")
-    if drafter.model is not None and all(part in ("none", *LOOKUP_DRAFTERS) for part in parts):
+    if drafter.model is not None and all(role_of(part) in (Role.NOTHING, Role.LOOKUP) for part in parts):
         yield Issue(path, f"has no effect: the drafter {drafter.name} has no model", "drop it, or drafter.name: eagle3")
     if drafter.model is None and DRAFT_MODEL in parts:
         try:
@@ -68,12 +62,12 @@ def positions_of(drafter: Drafter, draft_len: int, max_seq_len: int) -> int:
     return positions_for(max_seq_len, spec.max_draft_len, spec.num_ahead)
 
 
-def find_draft_shape(drafter: Drafter, target: ModelSpec, model: ModelConfig, engine: Engine) -> DraftShape | None:
-    """What the drafter keeps; None for one without a model, and on a device that computes nothing and loads none.
+def find_draft_weights(drafter: Drafter, target: ModelSpec, model: ModelConfig, engine: Engine) -> DraftWeights | None:
+    """What the drafter keeps; None for one without weights, and on a device that computes nothing and loads none.
 
     :param model: shape of the target.
     :raises InputError: no such head or model, or it does not fit the target.
     """
     if engine.device == SIM:
         return None
-    return find_shape(drafter_spec(drafter), target, model, engine.max_seq_len)
+    return draft_weights.find_draft_weights(WeightsQuery(drafter_spec(drafter), target, model, engine.max_seq_len))

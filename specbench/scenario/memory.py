@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from specbench.engine.config import REJECTION, EngineConfig
-from specbench.engine.drafters.head_location import DraftShape
+from specbench.engine.drafters.declaration import DraftWeights
 from specbench.engine.models.config import ModelConfig
 from specbench.errors import CapacityError
 from specbench.scenario.units import format_bytes
@@ -56,17 +56,17 @@ class MemoryNeed:
         )
 
 
-def block_bytes(model: ModelConfig, dtype: str, tokens_per_block: int, draft: DraftShape | None = None) -> int:
+def block_bytes(model: ModelConfig, dtype: str, tokens_per_block: int, draft: DraftWeights | None = None) -> int:
     """Bytes of one KV block over all layers, those of a drafter included."""
     width = BYTES_PER_ELEMENT[dtype]
     per_token = model.kv_bytes_per_token(width) + (0 if draft is None else draft.kv_bytes_per_token(width))
     return tokens_per_block * per_token
 
 
-def memory_need(engine: EngineConfig, model: ModelConfig, draft: DraftShape | None = None) -> MemoryNeed:
+def memory_need(engine: EngineConfig, model: ModelConfig, draft: DraftWeights | None = None) -> MemoryNeed:
     """What ``engine`` takes when it serves ``model``. Where nothing is computed: the books, which grow as a cache.
 
-    :param draft: of a drafter with a model; None: the drafter has none.
+    :param draft: of a drafter with weights; None: the drafter has none.
     """
     if engine.device_times is not None:
         per_block = engine.tokens_per_block * _BOOK_BYTES_PER_TOKEN + _BOOK_BYTES_PER_BLOCK
@@ -87,7 +87,7 @@ def memory_need(engine: EngineConfig, model: ModelConfig, draft: DraftShape | No
     )
 
 
-def _draft_probs_bytes(engine: EngineConfig, draft: DraftShape | None) -> int:
+def _draft_probs_bytes(engine: EngineConfig, draft: DraftWeights | None) -> int:
     if draft is None or engine.acceptance.mode != REJECTION or engine.drafter.tree is not None:
         return 0
     return (engine.max_batch_size + 1) * engine.drafter.max_draft_len * draft.draft_vocab_size * 4

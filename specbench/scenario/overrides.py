@@ -15,7 +15,8 @@ from specbench.errors import ScenarioError, nearest_hint
 from specbench.registry import OPTIMIZATIONS
 from specbench.scenario.diagnosis import all_keys, field_at, known_keys, section_model
 from specbench.scenario.places import Places, dotted, shorten
-from specbench.scenario.schema import Scenario, Section
+from specbench.scenario.schema import Scenario
+from specbench.scenario.section import Section
 from specbench.scenario.yaml12 import KeyPath, YamlError, read_yaml
 
 _OPENING, _CLOSING, _QUOTES = "[{(", "]})", "\"'"

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from specbench.errors import InputError, ScenarioError
+from specbench.errors import InputError, ScenarioError, UnknownNameError, nearest_hint
 from specbench.scenario.yaml12 import KeyPath
 
 MAX_SHOWN = 60
@@ -56,6 +56,18 @@ class Issue:
     what: str
     hint: str | None = None
     error: type[InputError] = ScenarioError
+
+    @classmethod
+    def at(cls, key: str, what: str, hint: str | None = None) -> Issue:
+        """Of a ``key`` in full, as ``workload.isl``."""
+        return cls(tuple(key.split(".")), what, hint)
+
+    @classmethod
+    def unknown(cls, path: KeyPath, kind: str, name: str, known: Iterable[str], extra: tuple[str, ...] = ()) -> Issue:
+        """Of a ``name`` that is none of the ``known`` ones; ``extra``: allowed as well, and said first."""
+        names = [*extra, *sorted(known)]
+        what = f"unknown {kind} {shorten(repr(name))}; allowed: {', '.join(names)}"
+        return cls(path, what, nearest_hint(name, names), UnknownNameError)
 
 
 def raise_issues(issues: Sequence[Issue], places: Places, heading: str) -> None:

@@ -21,13 +21,14 @@ from specbench.scenario.contributions import Arm
 from specbench.scenario.diagnosis import diagnose
 from specbench.scenario.loader import ScenarioFile, open_scenario
 from specbench.scenario.masking import mask
+from specbench.scenario.measure_schema import Measure, Process
 from specbench.scenario.overrides import Override
 from specbench.scenario.places import Places, dotted, raise_issues, shorten
 from specbench.scenario.plan import PERIOD_STEPS, SEGMENT_STEPS, AbSettings, PlanPoint, Question, RunPlan
 from specbench.scenario.planner import BASE, require_recorded
 from specbench.scenario.point_book import PointBook
 from specbench.scenario.resolve import ResolvedScenario, model_spec, resolve
-from specbench.scenario.schema import Measure, Process, Scenario
+from specbench.scenario.schema import Scenario
 from specbench.scenario.settled import settle, write_scenario
 from specbench.scenario.sizing import Calibration, plan_question, plan_sweep
 from specbench.scenario.sweep import SweepPoint, expand_sweep, merged_points, refuse_void

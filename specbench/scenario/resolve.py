@@ -8,33 +8,33 @@ from typing import Any, TypeVar
 
 from specbench.device.times import SIM, DeviceTimes, TimesPreset
 from specbench.engine.config import RANDOM_PREFIX, AcceptanceSpec, EngineConfig, ModelSpec
-from specbench.engine.drafters.head_location import DraftShape
+from specbench.engine.drafters.declaration import DraftWeights
 from specbench.engine.models.checkpoint import resolve_model_config
 from specbench.engine.models.config import ModelConfig
 from specbench.errors import InputError
 from specbench.registry import PRESETS, SIM_PRESETS
 from specbench.scenario.applicable import default_study
-from specbench.scenario.conflicts import SYNTHETIC, complete_optimizations, draft_len_of
-from specbench.scenario.draft_models import drafter_spec, find_draft_shape, positions_of
+from specbench.scenario.conflicts import SYNTHETIC, draft_len_of
+from specbench.scenario.draft_models import drafter_spec, find_draft_weights, positions_of
 from specbench.scenario.draft_trees import rows_of
-from specbench.scenario.fields import MAX_TOKENS
+from specbench.scenario.lengths import DEFAULT_LEN, default_seq_len, find_length_issues, length_limit
 from specbench.scenario.machine import available_memory_bytes, settle_device
+from specbench.scenario.measure_schema import Measure
 from specbench.scenario.memory import MemoryNeed, block_bytes, memory_need, require_memory
 from specbench.scenario.places import Issue, raise_issues
-from specbench.scenario.schema import Acceptance, Engine, Measure, Scenario, Section, Windows, Workload
+from specbench.scenario.schema import Acceptance, Engine, Scenario, Workload
+from specbench.scenario.section import Section
+from specbench.scenario.toggle_conflicts import complete_optimizations
 from specbench.scenario.units import parse_size
 from specbench.scenario.windows import most_output_tokens, needed_seq_len
 from specbench.scenario.yaml12 import dump_yaml, to_plain
 from specbench.workloads.base import WorkloadSettings
 
-DEFAULT_LEN = 128
 DEFAULT_NUM_REQUESTS = 16
 DEFAULT_NUM_TOKENS = {"cpu": 512, "cuda": 2048}
 """Rows of a step by device. On a CPU wider steps gain nothing, and their activations take memory: 60 MiB more at 2048
 rows of SmolLM2-135M (benchmarks/startup.py)."""
 DEFAULT_WARMUP_REQUESTS = 2
-TEXT_SEQ_LEN = 4096
-"""``max_seq_len`` of text kinds, whose prompts have no length before they are tokenized."""
 
 _S = TypeVar("_S", bound=Section)
 
@@ -43,14 +43,14 @@ _S = TypeVar("_S", bound=Section)
 class ResolvedScenario:
     """What will run. ``scenario`` has no default left open; ``engine`` is what the engine is built from.
 
-    :param draft: what the drafter keeps; None for one without a model, and where nothing is computed.
+    :param draft: what the drafter keeps; None for one without weights, and where nothing is computed.
     """
 
     scenario: Scenario
     model: ModelConfig
     engine: EngineConfig
     memory: MemoryNeed
-    draft: DraftShape | None = None
+    draft: DraftWeights | None = None
 
     def to_yaml(self) -> str:
         """The text of ``scenario.yaml`` in a results folder; loading it gives the same scenario."""
@@ -63,7 +63,7 @@ def model_spec(scenario: Scenario) -> ModelSpec:
     is_random = model.source.startswith(RANDOM_PREFIX)
     source = model.source.removeprefix(RANDOM_PREFIX)
     if not source:
-        raise_issues([_issue("model.source", "a preset is missing after random:")], scenario.places, "model.source")
+        raise_issues([Issue.at("model.source", "a preset is missing after random:")], scenario.places, "model.source")
     # Presets that nobody published weights for: said in the result, not only known to the loader.
     is_random |= source in PRESETS and not PRESETS.load(source).has_weights
     return ModelSpec(source, "random" if is_random else model.weights, model.seed, model.revision)
@@ -87,8 +87,8 @@ def resolve(
     spec = model_spec(scenario)
     model = model or resolve_model_config(spec)
     complete = _write_defaults(scenario, spec, model)
-    raise_issues(_length_issues(complete, model), scenario.places, str(scenario.places.root))
-    draft = find_draft_shape(complete.drafter, spec, model, complete.engine)
+    raise_issues(find_length_issues(complete, model), scenario.places, str(scenario.places.root))
+    draft = find_draft_weights(complete.drafter, spec, model, complete.engine)
     complete = _write_num_blocks(complete, model, draft)
     engine = build_engine_config(complete)
     need = memory_need(engine, model, draft)
@@ -146,13 +146,6 @@ def workload_settings(scenario: Scenario) -> WorkloadSettings:
         shuffle=workload.shuffle,
         system_prompt=workload.system_prompt,
     )
-
-
-def longest(length: int | tuple[int, int] | None) -> int:
-    """The upper end of a length or a range of lengths, the default if it is null."""
-    if length is None:
-        return DEFAULT_LEN
-    return length if isinstance(length, int) else length[1]
 
 
 def _acceptance_spec(acceptance: Acceptance) -> AcceptanceSpec:
@@ -218,7 +211,7 @@ def _complete_engine(scenario: Scenario, workload: Workload, model: ModelConfig)
         device=device,
         max_batch_size=batch,
         max_seq_len=engine.max_seq_len
-        or (needed_seq_len(windows, draft_len) if windows else _needed_seq_len(workload, _limit(model, device))),
+        or (needed_seq_len(windows, draft_len) if windows else default_seq_len(workload, length_limit(model, device))),
         max_num_tokens=engine.max_num_tokens or max(_default_num_tokens(device), batch * rows),
         attention=attention,
     )
@@ -228,63 +221,7 @@ def _default_num_tokens(device: str) -> int:
     return DEFAULT_NUM_TOKENS.get(device, DEFAULT_NUM_TOKENS["cuda"])
 
 
-def _needed_seq_len(workload: Workload, limit: int) -> int:
-    if workload.kind == SYNTHETIC:
-        return longest(workload.isl) + longest(workload.osl)
-    return min(TEXT_SEQ_LEN, limit)
-
-
-def _limit(model: ModelConfig, device: str) -> int:
-    """Tokens a sequence may reach, the sliding window included (longer spans would need masks that are not built).
-
-    A device that computes nothing has no use for positions, and so no limit by the model's.
-    """
-    if device == SIM:
-        return MAX_TOKENS
-    return min(model.max_position_embeddings, model.sliding_window or model.max_position_embeddings)
-
-
-def _length_issues(scenario: Scenario, model: ModelConfig) -> list[Issue]:
-    workload, limit = scenario.workload, _limit(model, scenario.engine.device)
-    most = scenario.engine.max_seq_len or 0
-    isl, osl = longest(workload.isl), longest(workload.osl)
-    issues = []
-    if scenario.measure.windows is not None:
-        issues = _window_issues(scenario, scenario.measure.windows, limit)
-    elif workload.kind == SYNTHETIC and isl + osl > limit:
-        key = "isl" if isl >= osl else "osl"
-        issues.append(
-            _issue(f"workload.{key}", f"isl {isl} + osl {osl} = {isl + osl} tokens, the model's limit is {limit}")
-        )
-    elif most > limit:
-        issues.append(_issue("engine.max_seq_len", f"found {most}; allowed: the model's limit, {limit}, or less"))
-    elif workload.kind == SYNTHETIC and isl + osl > most:
-        what = f"{most} tokens do not hold isl {isl} + osl {osl} = {isl + osl}"
-        issues.append(_issue("engine.max_seq_len", what, f"set it to {isl + osl} or more, or to null"))
-    elif osl >= most:
-        issues.append(_issue("workload.osl", f"{osl} output tokens leave no room for a prompt in {most} tokens"))
-    wrong = [token for token in scenario.sampling.stop_token_ids if token >= model.vocab_size]
-    if wrong:
-        issues.append(
-            _issue("sampling.stop_token_ids", f"{wrong[0]} is not in the vocabulary, 0 to {model.vocab_size - 1}")
-        )
-    return issues
-
-
-def _window_issues(scenario: Scenario, windows: Windows, limit: int) -> list[Issue]:
-    needed, most = needed_seq_len(windows, draft_len_of(scenario)), scenario.engine.max_seq_len or 0
-    what = f"contexts of {max(windows.kv_len)} tokens and what {windows.steps} steps may commit take {needed}"
-    if needed > limit:
-        return [_issue("measure.windows.kv_len", f"{what} tokens, the model's limit is {limit}")]
-    if needed > most:
-        hint = f"set it to {needed} or more, or to null"
-        return [_issue("engine.max_seq_len", f"{what} tokens, and {most} are allowed", hint)]
-    if most > limit:
-        return [_issue("engine.max_seq_len", f"found {most}; allowed: the model's limit, {limit}, or less")]
-    return []
-
-
-def _write_num_blocks(scenario: Scenario, model: ModelConfig, draft: DraftShape | None) -> Scenario:
+def _write_num_blocks(scenario: Scenario, model: ModelConfig, draft: DraftWeights | None) -> Scenario:
     """Turn ``kv_cache``, or the lack of it, into a number of blocks."""
     engine = scenario.engine
     sequence = positions_of(scenario.drafter, draft_len_of(scenario), engine.max_seq_len or 0)
@@ -300,14 +237,10 @@ def _write_num_blocks(scenario: Scenario, model: ModelConfig, draft: DraftShape 
         what += f" {engine.max_seq_len} takes"
         enough = str(per_sequence) if key == "num_blocks" else f"{-(-per_sequence * size // 2**20)}MiB"
         hint = f"{enough} or more, or a lower engine.max_seq_len"
-        raise_issues([_issue(f"engine.{key}", what, hint)], scenario.places, str(scenario.places.root))
+        raise_issues([Issue.at(f"engine.{key}", what, hint)], scenario.places, str(scenario.places.root))
     complete: Scenario = scenario.model_copy(update={"engine": _changed(engine, num_blocks=blocks, kv_cache=None)})
     return complete.with_places(scenario.places)
 
 
 def _changed(section: _S, **values: Any) -> _S:
     return section.model_copy(update=values)
-
-
-def _issue(key: str, what: str, hint: str | None = None) -> Issue:
-    return Issue(tuple(key.split(".")), what, hint)

@@ -6,7 +6,8 @@ request may end in between, so that each is given room for all tokens these step
 
 from __future__ import annotations
 
-from specbench.scenario.schema import Measure, Scenario, Windows
+from specbench.scenario.measure_schema import Measure, Windows
+from specbench.scenario.schema import Scenario
 
 KV_LEN_KEY = "measure.windows.kv_len"
 """Coordinate of a window's point."""

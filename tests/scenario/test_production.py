@@ -13,10 +13,10 @@ from specbench.errors import InputError
 from specbench.registry import OPTIMIZATIONS
 from specbench.scenario import machine
 from specbench.scenario.applicable import applicable_toggles, default_study
-from specbench.scenario.conflicts import complete_optimizations
 from specbench.scenario.loader import load_scenario
 from specbench.scenario.plan import TOGGLES
 from specbench.scenario.questions import ask_ab, ask_sweep
+from specbench.scenario.toggle_conflicts import complete_optimizations
 from specbench.scenario.variants import variant_overrides
 
 Write = Callable[[str], Path]

@@ -5,10 +5,10 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol, cast
+from typing import TYPE_CHECKING, Protocol
 
-from specbench import registry
 from specbench.engine.config import DrafterSpec, EngineConfig, drafter_parts
+from specbench.engine.drafters.declaration import load_declaration
 from specbench.errors import EngineError
 
 if TYPE_CHECKING:
@@ -205,13 +205,12 @@ def build_drafter(spec: DrafterSpec, host: DrafterHost | None = None) -> Drafter
     :raises UnknownNameError: no drafter has the name.
     :raises InputError: the drafter cannot work as ``spec`` says.
     """
-    if spec.tree is not None:
-        from specbench.engine.drafters.eagle3_tree import Eagle3TreeDrafter
-
-        return Eagle3TreeDrafter(spec, host)
-    parts = [registry.DRAFTERS.load(name, where="drafter.name")(spec, host) for name in drafter_parts(spec.name)]
+    is_tree = spec.tree is not None
+    parts: list[Drafter] = [
+        load_declaration(name).load_class(tree=is_tree)(spec, host) for name in drafter_parts(spec.name)
+    ]
     if len(parts) == 1:
-        return cast(Drafter, parts[0])
+        return parts[0]
     from specbench.engine.drafters.pair import PairDrafter
 
     return PairDrafter(spec, *parts)

@@ -1,19 +1,24 @@
-"""Which weights a drafter computes with: what a result records, and what tells one head from another."""
+"""Which weights a drafter computes with: what a result records, and what tells one head from another. No torch here."""
 
 from __future__ import annotations
 
 import hashlib
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from specbench.engine.config import EngineConfig
-from specbench.engine.drafters.head_location import DRAFT_MODEL, find_draft_model, find_head
-from specbench.engine.models.checkpoint import ModelLocation, find_model, resolve_model_config
-from specbench.engine.models.loading import LoadedModel, compute_fingerprint
+from specbench.engine.drafters.declaration import WeightsQuery
+from specbench.engine.drafters.draft_weights import find_draft_weights
+from specbench.engine.models.checkpoint import resolve_model_config
+from specbench.engine.models.fingerprint import digest_weights
+
+if TYPE_CHECKING:
+    from specbench.engine.models.loading import LoadedModel
 
 
 @dataclass(frozen=True)
 class DraftIdentity:
-    """A draft head or draft model.
+    """The weights of a drafter.
 
     :param source: what was loaded, for people.
     :param fingerprint: as :class:`LoadedModel` has it, of the drafter's weights and configuration.
@@ -29,19 +34,15 @@ class DraftIdentity:
 
 
 def find_draft_identity(engine: EngineConfig) -> DraftIdentity | None:
-    """Identify the weights of the drafter of ``engine``; None for one without a model.
+    """Identify the weights of the drafter of ``engine``; None for one without.
 
     :raises InputError: no such head or model.
     """
-    spec, part = engine.drafter, engine.drafter.model_part
-    if part is None:
+    if engine.drafter.model_part is None:
         return None
-    if part == DRAFT_MODEL:
-        draft = find_draft_model(spec.model)
-        location, config = find_model(draft), resolve_model_config(draft)
-        fingerprint = compute_fingerprint(location, config, draft.seed)
-        return DraftIdentity(location.source, fingerprint, config.num_parameters)
-    head = find_head(part, spec.model, engine.model)
-    head_config = head.read_config(resolve_model_config(engine.model))
-    files = ModelLocation("directory", head.source, head.directory)
-    return DraftIdentity(head.source, compute_fingerprint(files, head_config, 0), head_config.num_parameters)
+    target = resolve_model_config(engine.model)
+    query = WeightsQuery(engine.drafter, engine.model, target, engine.max_seq_len, with_files=True)
+    found = find_draft_weights(query)
+    if found is None:
+        return None
+    return DraftIdentity(found.source, digest_weights(found.configuration or {}, found.files), found.num_parameters)

@@ -17,7 +17,7 @@ from specbench.engine.config import DrafterSpec
 from specbench.engine.drafters.base import DrafterHost, DrafterNeeds, TargetRows
 from specbench.engine.drafters.head_config import HeadConfig
 from specbench.engine.drafters.head_layers import build_norm, fill_layer, move_tensors
-from specbench.engine.drafters.head_weights import head_vocabulary, load_head
+from specbench.engine.drafters.head_weights import LoadedHead, load_head
 from specbench.engine.drafters.model_drafter import DraftHead, ModelDrafter
 from specbench.engine.models.config import ModelConfig
 from specbench.engine.models.decoder import RMSNorm, Tensors
@@ -48,14 +48,11 @@ class Eagle3Layer(AttentionLayer):
 
 
 class Eagle3Head(DraftHead):
-    """The computation of an EAGLE-3 head.
+    """The computation of an EAGLE-3 head."""
 
-    :param tensors: under their canonical names, see :mod:`specbench.engine.drafters.head_weights`.
-    """
-
-    def __init__(self, config: HeadConfig, tensors: Tensors, host: DrafterHost) -> None:
-        decoder = config.decoder
-        moved = move_tensors(tensors, host)
+    def __init__(self, loaded: LoadedHead, host: DrafterHost) -> None:
+        config, decoder = loaded.config, loaded.config.decoder
+        moved = move_tensors(loaded.tensors, host)
         self._layout = choose_layout(host.dtype, host.device)
         self._target = host.target
         self._rotary = RotaryEmbedding(decoder, host.device)
@@ -66,8 +63,7 @@ class Eagle3Head(DraftHead):
         self._head = self._linear(moved, "lm_head")
         own = moved.get("embed_tokens.weight")
         self._embedding = None if own is None else PlainEmbedding(own)
-        ids = head_vocabulary(tensors)
-        self.vocabulary = None if ids is None else ids.to(host.device)
+        self.vocabulary = None if loaded.vocabulary is None else loaded.vocabulary.to(host.device)
 
     def first(self, rows: TargetRows, next_token_ids: Tensor, attention: AttentionOperator) -> Tensor:
         """See :class:`DraftHead`."""
@@ -113,7 +109,7 @@ class Eagle3Drafter(ModelDrafter):
         assert host is not None
         loaded = load_head("eagle3", spec, host.config.model, host.target.config)
         decoder = loaded.config.decoder
-        self.head = Eagle3Head(loaded.config, loaded.tensors, host)
+        self.head = Eagle3Head(loaded, host)
         self.attention = host.build_attention(1, decoder.num_heads, decoder.num_kv_heads, decoder.head_dim)
         layers = loaded.config.hidden_layers_of(host.target.config.num_layers)
         self.needs = DrafterNeeds(hidden_layers=layers, num_kv_layers=1)

@@ -65,7 +65,7 @@ class HeadConfig:
 
     @property
     def num_parameters(self) -> int:
-        """Parameters that the files hold."""
+        """Parameters that the files hold; see :func:`read_head_config` for a head whose files are not here."""
         return sum(prod(shape) for shape in self.expected_tensors().values())
 
     def hidden_layers_of(self, num_layers: int) -> tuple[int, ...]:

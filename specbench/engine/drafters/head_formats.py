@@ -20,6 +20,7 @@ from specbench.engine.drafters.head_names import canonical_name
 from specbench.engine.models.config import ModelConfig
 from specbench.engine.models.config_reader import ConfigReader
 from specbench.engine.models.hf_config import FAMILIES, parse_config, parse_num_mtp_modules, read_json_object
+from specbench.engine.models.pickle_header import find_pickles, read_names
 from specbench.engine.models.safetensors_header import find_safetensors, read_headers
 from specbench.errors import CheckpointError
 
@@ -40,8 +41,9 @@ WEIGHTED_NORM = (
 def read_head_config(directory: Path, target: ModelConfig | None = None) -> HeadConfig:
     """Read the configuration of the head in ``directory``.
 
-    Whether it has an embedding or a head of its own is read off the headers of its safetensors files, where there are
-    some; of pickles, only :func:`~specbench.engine.drafters.head_weights.open_head` tells.
+    Whether it has an embedding or a head of its own is read off the names in its files, safetensors or pickles, of
+    which no numbers are read. Where no weights are here, as of a hub id whose configuration alone was fetched, both are
+    taken to be there, so that what it takes in memory is the most that it can be.
 
     :param target: refuse a head that was made for another model.
     :raises CheckpointError: unreadable, incomplete, of a family that is not supported, or unlike ``target``.
@@ -50,9 +52,11 @@ def read_head_config(directory: Path, target: ModelConfig | None = None) -> Head
     if not path.is_file():
         raise CheckpointError("has no config.json", where=str(directory), hint="give the directory of a draft head")
     config = parse_head_config(read_json_object(path), where=str(path))
-    names = list(read_headers(find_safetensors(directory), integers=True))
+    names = [*read_headers(find_safetensors(directory), integers=True)] or read_names(find_pickles(directory))
     if names:
         config = with_own_tensors(config, names, where=str(directory))
+    else:
+        config = replace(config, has_embedding=True, has_lm_head=True)
     if target is not None:
         config.check_target(target, directory)
     return config

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import torch
 from torch import Tensor
 
 from specbench.engine.drafters.base import DrafterHost
@@ -13,12 +12,8 @@ from specbench.engine.models.llama import AttentionLayer, AttentionLoader
 
 
 def move_tensors(tensors: Tensors, host: DrafterHost) -> Tensors:
-    """The tensors on the engine's device, numbers that are not whole in its dtype."""
-
-    def move(tensor: Tensor) -> Tensor:
-        return tensor.to(host.device, host.dtype if torch.is_floating_point(tensor) else tensor.dtype)
-
-    return {name: move(tensor) for name, tensor in tensors.items()}
+    """The tensors on the engine's device, in its dtype."""
+    return {name: tensor.to(host.device, host.dtype) for name, tensor in tensors.items()}
 
 
 def build_norm(stored: Tensor, decoder: ModelConfig) -> RMSNorm:

@@ -1,4 +1,4 @@
-"""What ``drafter.model`` means, and what it takes: the files of a draft head or of a draft model. No torch here.
+"""What ``drafter.model`` means: the files of a draft head or of a draft model. No torch here.
 
 For a head (eagle3, mtp): a name of ``specbench list heads``, a directory or a hub id; None is the head that ships for
 the target, and for mtp the modules that the target's own checkpoint carries come first. For draft_model: any source of
@@ -7,14 +7,14 @@ a model.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
-from specbench.engine.config import RANDOM_PREFIX, DrafterSpec, ModelSpec
+from specbench.engine.config import RANDOM_PREFIX, ModelSpec
 from specbench.engine.drafters.head_config import HeadConfig
 from specbench.engine.drafters.head_formats import read_head_config
 from specbench.engine.drafters.heads import Head
-from specbench.engine.models.checkpoint import WEIGHT_PATTERNS, existing_path, find_model, resolve_model_config
+from specbench.engine.models.checkpoint import WEIGHT_PATTERNS, existing_path, find_model
 from specbench.engine.models.config import ModelConfig
 from specbench.engine.models.hf_config import read_num_mtp_modules
 from specbench.engine.models.presets import Preset
@@ -50,25 +50,6 @@ class HeadLocation:
                 hint=f"set drafter.name to {config.kind}, or choose another head: specbench list heads",
             )
         return config
-
-
-@dataclass(frozen=True)
-class DraftShape:
-    """What a drafter with a model keeps in memory, as far as its configuration tells.
-
-    :param source: what to print.
-    :param draft_vocab_size: columns of its logits.
-    :param decoder: of its layers; ``num_layers`` of them keep keys and values.
-    """
-
-    source: str
-    num_parameters: int
-    draft_vocab_size: int
-    decoder: ModelConfig
-
-    def kv_bytes_per_token(self, bytes_per_element: int) -> int:
-        """Bytes that the draft layers add to the KV cache for one token."""
-        return self.decoder.kv_bytes_per_token(bytes_per_element)
 
 
 def find_head(drafter: str, model: str | None, target: ModelSpec, *, weights: bool = True) -> HeadLocation:
@@ -161,30 +142,6 @@ def check_draft_model(draft: ModelConfig, target: ModelConfig, max_seq_len: int 
             where=KEY,
             hint=f"set engine.max_seq_len to {limit} or less, or choose another draft model",
         )
-
-
-def find_draft_shape(
-    spec: DrafterSpec, target: ModelSpec, target_config: ModelConfig, max_seq_len: int | None = None
-) -> DraftShape | None:
-    """What the drafter takes; None for one without a model. Reads configurations and headers alone.
-
-    :param max_seq_len: tokens of the longest sequence.
-    :raises InputError: no such head or model, or it does not fit the target or the draft length; see :func:`find_head`.
-    """
-    part = spec.model_part
-    if part is None:
-        return None
-    if part == DRAFT_MODEL:
-        draft = find_draft_model(spec.model)
-        config = resolve_model_config(draft)
-        check_draft_model(config, target_config, max_seq_len)
-        return DraftShape(draft.source, config.num_parameters, target_config.vocab_size, config)
-    location = find_head(part, spec.model, target, weights=False)
-    head = location.read_config(target_config)
-    decoder = head.decoder
-    if part == "mtp":
-        decoder = replace(decoder, num_layers=head.num_modules_for(spec.max_draft_len))
-    return DraftShape(location.source, head.num_parameters, head.draft_vocab_size, decoder)
 
 
 def default_head(drafter: str, target: ModelSpec) -> str | None:

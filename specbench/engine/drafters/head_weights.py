@@ -20,7 +20,8 @@ from specbench.engine.drafters.head_formats import with_own_tensors
 from specbench.engine.drafters.head_location import find_head
 from specbench.engine.drafters.head_names import MAPS, canonical_name, checkpoint_name
 from specbench.engine.models.config import ModelConfig
-from specbench.engine.models.pickle_weights import PickleSource, find_pickles
+from specbench.engine.models.pickle_header import find_pickles
+from specbench.engine.models.pickle_weights import PickleSource
 from specbench.engine.models.safetensors_weights import SafetensorsSource, find_safetensors
 from specbench.engine.models.tensor_source import Shape, TensorSource, check_tensors
 from specbench.errors import CheckpointError
@@ -128,12 +129,14 @@ class LoadedHead:
     """A head in memory.
 
     :param source: what was loaded, for people.
-    :param tensors: by canonical name, in the types they are stored in, on the CPU; among them ``d2t``, int64, where
-        the draft vocabulary is not the target's.
+    :param tensors: by canonical name, in the types they are stored in, on the CPU; the maps are not among them.
+    :param vocabulary: the target's id of each row of the head's logits, [draft_vocab_size] int64 on the CPU; None where
+        row i is id i.
     """
 
     config: HeadConfig
     tensors: dict[str, Tensor]
+    vocabulary: Tensor | None = None
     source: str = ""
 
 
@@ -149,22 +152,11 @@ def load_head(kind: str, spec: DrafterSpec, target: ModelSpec, target_config: Mo
     with open_head(location.directory, location.read_config(target_config)) as opened:
         vocabulary = read_vocabulary(opened)
         tensors = {name: tensor for name, tensor in opened.items() if name not in MAPS}
-    if vocabulary is not None:
-        tensors["d2t"] = vocabulary - torch.arange(len(vocabulary))
-    return LoadedHead(opened.config, tensors, location.source)
-
-
-def head_vocabulary(tensors: Mapping[str, Tensor]) -> Tensor | None:
-    """The target's id of each row of the head's logits, [draft_vocab_size] int64; None where row i is id i.
-
-    :param tensors: of a :class:`LoadedHead`.
-    """
-    offsets = tensors.get("d2t")
-    return None if offsets is None else offsets + torch.arange(len(offsets), device=offsets.device)
+    return LoadedHead(opened.config, tensors, vocabulary, location.source)
 
 
 def read_vocabulary(tensors: HeadTensors) -> Tensor | None:
-    """:func:`head_vocabulary` of a checkpoint, checked.
+    """:attr:`LoadedHead.vocabulary` of a checkpoint, checked.
 
     Checkpoints have it as ``d2t``, how far each id lies beyond its row (id = i + d2t[i]), or as ``t2d``, truth values
     that mark the ids in rising order, or as both.

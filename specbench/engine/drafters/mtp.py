@@ -19,11 +19,9 @@ from specbench.engine.attention.base import AttentionOperator
 from specbench.engine.config import DrafterSpec
 from specbench.engine.drafters.base import DrafterHost, DrafterNeeds, DraftState, DraftStep, TargetRows
 from specbench.engine.drafters.earlier_rows import EarlierRows, WidenedRows
-from specbench.engine.drafters.head_config import HeadConfig
 from specbench.engine.drafters.head_layers import build_norm, fill_layer, move_tensors
-from specbench.engine.drafters.head_weights import head_vocabulary, load_head
+from specbench.engine.drafters.head_weights import LoadedHead, load_head
 from specbench.engine.drafters.model_drafter import DraftHead, ModelDrafter
-from specbench.engine.models.decoder import Tensors
 from specbench.engine.models.linear import Linear, PlainEmbedding, choose_layout
 from specbench.engine.models.llama import AttentionLayer
 from specbench.engine.models.rotary import RotaryEmbedding
@@ -32,13 +30,14 @@ from specbench.engine.models.rotary import RotaryEmbedding
 class MtpHead(DraftHead):
     """The computation of one module.
 
-    :param tensors: of all modules, under their canonical names, see :mod:`specbench.engine.drafters.head_weights`.
+    :param loaded: all modules.
     :param module: its number, which is that of its layer in the cache.
     """
 
-    def __init__(self, config: HeadConfig, tensors: Tensors, host: DrafterHost, module: int = 0) -> None:
-        decoder, prefix = config.decoder, f"modules.{module}."
-        moved = move_tensors({name: tensor for name, tensor in tensors.items() if name.startswith(prefix)}, host)
+    def __init__(self, loaded: LoadedHead, host: DrafterHost, module: int = 0) -> None:
+        decoder, prefix = loaded.config.decoder, f"modules.{module}."
+        own_tensors = {name: tensor for name, tensor in loaded.tensors.items() if name.startswith(prefix)}
+        moved = move_tensors(own_tensors, host)
         layout = choose_layout(host.dtype, host.device)
         self._target = host.target
         self._rotary = RotaryEmbedding(decoder, host.device)
@@ -50,8 +49,7 @@ class MtpHead(DraftHead):
         self._norm = build_norm(moved[f"{prefix}norm.weight"], decoder)
         own = moved.get(f"{prefix}embed_tokens.weight")
         self._embedding = None if own is None else PlainEmbedding(own)
-        ids = head_vocabulary(tensors)
-        self.vocabulary = None if ids is None else ids.to(host.device)
+        self.vocabulary = None if loaded.vocabulary is None else loaded.vocabulary.to(host.device)
         self._head: Linear | None = None
         weight = moved.get(f"{prefix}lm_head.weight")
         if weight is None and self.vocabulary is not None:
@@ -92,7 +90,7 @@ class MtpDrafter(ModelDrafter):
         assert host is not None
         loaded = load_head("mtp", spec, host.config.model, host.target.config)
         decoder, num_modules = loaded.config.decoder, loaded.config.num_modules_for(spec.max_draft_len)
-        self._modules = [MtpHead(loaded.config, loaded.tensors, host, module) for module in range(num_modules)]
+        self._modules = [MtpHead(loaded, host, module) for module in range(num_modules)]
         self.head = self._modules[0]
         self.attention = host.build_attention(num_modules, decoder.num_heads, decoder.num_kv_heads, decoder.head_dim)
         self.needs = DrafterNeeds(num_kv_layers=num_modules)

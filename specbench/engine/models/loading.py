@@ -17,11 +17,13 @@ import torch
 from specbench.engine.config import ModelSpec
 from specbench.engine.models.checkpoint import ModelLocation, find_model
 from specbench.engine.models.config import ModelConfig
+from specbench.engine.models.fingerprint import compute_fingerprint
 from specbench.engine.models.gguf_header import read_header
 from specbench.engine.models.gguf_tokenizer import tokenizer_directory
 from specbench.engine.models.gguf_weights import GgufSource
 from specbench.engine.models.hf_config import read_num_mtp_modules
-from specbench.engine.models.pickle_weights import PickleSource, find_pickles
+from specbench.engine.models.pickle_header import find_pickles
+from specbench.engine.models.pickle_weights import PickleSource
 from specbench.engine.models.random_weights import RandomSource
 from specbench.engine.models.safetensors_weights import SafetensorsSource, find_safetensors
 from specbench.engine.models.tensor_source import TensorSource, check_tensors
@@ -29,10 +31,8 @@ from specbench.errors import ModelNotFoundError, SpecbenchError
 from specbench.registry import MODELS, PRESETS
 
 if TYPE_CHECKING:
-    from specbench.engine.drafters.head_config import HeadConfig
     from specbench.engine.models.base import CausalLM
 
-_FINGERPRINT_BYTES = 1 << 20
 _SMALL_MODEL_PARAMETERS = 1_000_000_000
 _LARGE_SHARE = 16  # a tensor is large above this fraction of the model
 
@@ -180,30 +180,6 @@ def _open_source(
     if paths := find_safetensors(location.path):
         return SafetensorsSource(paths)
     return PickleSource(find_pickles(location.path))
-
-
-def weight_files(location: ModelLocation) -> list[Path]:
-    """Return the files the weights are read from; none for random weights."""
-    if location.random or location.path is None:
-        return []
-    if location.kind == "gguf":
-        return [location.path]
-    return find_safetensors(location.path) or find_pickles(location.path)
-
-
-def compute_fingerprint(location: ModelLocation, config: ModelConfig | HeadConfig, seed: int) -> str:
-    """Return the digest that :class:`LoadedModel` describes, of a model or of a draft head."""
-    digest = hashlib.sha256(json.dumps(asdict(config), sort_keys=True).encode())
-    if location.random:
-        digest.update(f"random seed {seed}".encode())
-    for path in weight_files(location):
-        size = path.stat().st_size
-        digest.update(f"{path.name} {size}".encode())
-        with open(path, "rb") as file:
-            digest.update(file.read(_FINGERPRINT_BYTES))
-            file.seek(max(0, size - _FINGERPRINT_BYTES))
-            digest.update(file.read())
-    return digest.hexdigest()
 
 
 def _find_tokenizer(location: ModelLocation) -> Path | None:

@@ -12,27 +12,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from specbench.engine.models.hf_config import read_json_object
 from specbench.engine.models.tensor_source import Shape
 from specbench.errors import CheckpointError
-
-INDEX_NAME = "pytorch_model.bin.index.json"
-
-
-def find_pickles(directory: Path) -> list[Path]:
-    """Return the ``pytorch_model*.bin`` files of a checkpoint directory.
-
-    :raises CheckpointError: the index names a file that is not there.
-    """
-    index_path = directory / INDEX_NAME
-    if not index_path.is_file():
-        return sorted(directory.glob("pytorch_model*.bin"))
-    weight_map = read_json_object(index_path).get("weight_map")
-    names = sorted({str(name) for name in weight_map.values()}) if isinstance(weight_map, dict) else []
-    for name in names:
-        if not (directory / name).is_file():
-            raise CheckpointError(f"weight file {name} is named in {INDEX_NAME} but is not there", where=str(directory))
-    return [directory / name for name in names]
 
 
 class PickleSource:

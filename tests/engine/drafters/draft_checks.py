@@ -142,6 +142,14 @@ def compare(log: DraftLog, oracle: Oracle, *, every: int = 1) -> int:
     return len(drafted)
 
 
+def check_followed(outcome: Outcome, log: DraftLog, oracle: Oracle) -> None:
+    """Of :data:`STAGGERED` requests under :data:`RUNTIME_LENS`: the cache has followed where nothing was drafted."""
+    assert outcome.outputs == without_speculation(STAGGERED).outputs
+    drafted = [bool(proposal.drafts) for proposal in log.proposals]
+    assert 0 < sum(drafted) < len(drafted)
+    assert compare(log, oracle) > 5
+
+
 def check_proposal(proposal: Proposal, oracle: Oracle) -> None:
     expected, logits = oracle(proposal.token_ids, len(proposal.drafts))
     assert proposal.num_drafts == len(expected)

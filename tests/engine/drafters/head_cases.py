@@ -52,13 +52,12 @@ def eagle3_head(seed: int = 0, **changes: object) -> LoadedHead:
     tensors = {name: torch.randn(shape, generator=source) * 0.3 for name, shape in shapes.items()}
     for name in ("midlayer.input_layernorm", "midlayer.hidden_norm", "midlayer.post_attention_layernorm", "norm"):
         tensors[f"{name}.weight"] = 1 + 0.1 * torch.randn(width, generator=source)
-    tensors["d2t"] = _draw_vocabulary(source)
-    return LoadedHead(config, tensors)
+    return LoadedHead(config, tensors, _draw_vocabulary(source))
 
 
 def _draw_vocabulary(source: torch.Generator) -> Tensor:
-    """Of 100 draft tokens, how far each id lies behind its row."""
-    return torch.randperm(512, generator=source)[:100].sort().values - torch.arange(100)
+    """The ids of 100 draft tokens."""
+    return torch.randperm(512, generator=source)[:100].sort().values
 
 
 def mtp_head(seed: int = 0, *, num_modules: int = 1, reduced: bool = False, own_ends: bool = False) -> LoadedHead:
@@ -82,13 +81,11 @@ def mtp_head(seed: int = 0, *, num_modules: int = 1, reduced: bool = False, own_
         for name in ("enorm", "hnorm", "input_layernorm", "post_attention_layernorm", "norm"):
             module[f"{name}.weight"] = 1 + 0.1 * torch.randn(64, generator=source)
         tensors |= {f"modules.{index}.{name}": tensor for name, tensor in module.items()}
-    if reduced:
-        tensors["d2t"] = _draw_vocabulary(source)
     config = HeadConfig(
         kind="mtp", decoder=decoder, target_hidden_size=64, vocab_size=512, draft_vocab_size=rows,
         num_modules=num_modules, has_embedding=own_ends, has_lm_head=own_ends,
     )  # fmt: skip
-    return LoadedHead(config, tensors)
+    return LoadedHead(config, tensors, _draw_vocabulary(source) if reduced else None)
 
 
 class DenseAttention(AttentionOperator):

@@ -7,6 +7,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from specbench.engine.drafters.head_config import HeadConfig
+from specbench.engine.drafters.head_weights import LoadedHead
 from specbench.engine.models.config import ModelConfig
 
 Tensors = dict[str, Tensor]
@@ -69,17 +70,24 @@ def eagle3_outputs(embeddings: Tensor, hidden: Tensor, tensors: Tensors, config:
     )
 
 
-def eagle3_draft(token_ids: list[int], states: list[Tensor], embedding: Tensor, tensors: Tensors, config: HeadConfig,
-                 draft_len: int) -> tuple[list[int], Tensor]:  # fmt: skip
+def target_ids(head: LoadedHead) -> Tensor:
+    """Target id of each row of the head's logits."""
+    return torch.arange(head.config.draft_vocab_size) if head.vocabulary is None else head.vocabulary
+
+
+def eagle3_draft(
+    token_ids: list[int], states: list[Tensor], head: LoadedHead, draft_len: int
+) -> tuple[list[int], Tensor]:
     """K draft tokens after ``token_ids`` and the logits of each [K, Vd]; ``states``: of all positions but the last."""
+    config, tensors, ids = head.config, head.tensors, target_ids(head)
     following, hidden = list(token_ids[1:]), fuse(states, tensors, config)
     drafts, logits = [], []
     for _ in range(draft_len):
-        outputs = eagle3_outputs(embedding[torch.tensor(following)], hidden, tensors, config)
+        embeddings = tensors["embed_tokens.weight"][torch.tensor(following)]
+        outputs = eagle3_outputs(embeddings, hidden, tensors, config)
         last = rms_norm(outputs[-1], tensors["norm.weight"], config.decoder.rms_norm_eps)
         row = F.linear(last, tensors["lm_head.weight"])
-        best = int(row.argmax())
-        drafts.append(best + int(tensors["d2t"][best]) if "d2t" in tensors else best)
+        drafts.append(int(ids[row.argmax()]))
         logits.append(row)
         following, hidden = [*following, drafts[-1]], torch.cat([hidden, outputs[-1:]])
     return drafts, torch.stack(logits)
@@ -96,8 +104,14 @@ def mtp_outputs(embeddings: Tensor, hidden: Tensor, tensors: Tensors, prefix: st
     return stream + mlp(rms_norm(stream, tensors[f"{prefix}post_attention_layernorm.weight"], eps), tensors, prefix)
 
 
-def mtp_draft(token_ids: list[int], hidden: Tensor, ends: tuple[Tensor, Tensor], tensors: Tensors, config: HeadConfig,
-              draft_len: int, given: list[int] | None = None) -> tuple[list[int], Tensor]:  # fmt: skip
+def mtp_draft(
+    token_ids: list[int],
+    hidden: Tensor,
+    ends: tuple[Tensor, Tensor],
+    loaded: LoadedHead,
+    draft_len: int,
+    given: list[int] | None = None,
+) -> tuple[list[int], Tensor]:
     """K draft tokens after ``token_ids`` and the logits of each [K, Vd], of one module that is used again, or of one
     module for each, which all read every position but the last.
 
@@ -105,8 +119,8 @@ def mtp_draft(token_ids: list[int], hidden: Tensor, ends: tuple[Tensor, Tensor],
     :param ends: embedding [V, H] and head [V, H] of the target.
     :param given: draft tokens that are read in place of the likeliest.
     """
-    offsets, is_alone = tensors.get("d2t"), config.num_modules == 1
-    ids = torch.arange(config.draft_vocab_size) + (0 if offsets is None else offsets)
+    config, tensors, ids = loaded.config, loaded.tensors, target_ids(loaded)
+    is_alone = config.num_modules == 1
     following, drafts, logits = list(token_ids[1:]), [], []
     for place in range(draft_len):
         prefix = "modules.0." if is_alone else f"modules.{place}."

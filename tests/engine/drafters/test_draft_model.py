@@ -32,16 +32,17 @@ from tests.engine.drafters.draft_checks import (
     Oracle,
     Params,
     case_id,
+    check_followed,
     compare,
     config_of,
     watching,
     without_speculation,
 )
 from tests.engine.drafters.head_cases import dense_forward
+from tests.engine.drafters.head_runs import MANY_SMALL_BLOCKS
 from tests.engine.engine_driver import Outcome, forced, run, tiny_model
 
 SPEC = DrafterSpec("draft_model", 3, model="random:tiny")
-MANY_SMALL_BLOCKS = {"tokens_per_block": 2, "num_blocks": 400}
 
 
 @cache
@@ -124,11 +125,7 @@ def test_a_model_of_another_shape_and_of_more_tokens() -> None:
 
 def test_the_cache_follows_steps_that_draft_nothing() -> None:
     spec = replace(SPEC, runtime_draft_len=RUNTIME_LENS)
-    outcome, log = run_model(small_model(), {"overlap": True}, spec, STAGGERED)
-    assert outcome.outputs == without_speculation(STAGGERED).outputs
-    drafted = [bool(proposal.drafts) for proposal in log.proposals]
-    assert 0 < sum(drafted) < len(drafted)
-    assert compare(log, oracle_of(small_model())) > 5
+    check_followed(*run_model(small_model(), {"overlap": True}, spec, STAGGERED), oracle_of(small_model()))
 
 
 @pytest.mark.parametrize("case", [{}, {"max_num_tokens": 24}, {"num_blocks": 16}], ids=case_id)

@@ -12,59 +12,35 @@ from torch import Tensor
 from specbench.engine.config import DrafterSpec
 from specbench.engine.drafters.base import DraftState, DraftStep, TargetRows
 from specbench.engine.drafters.eagle3 import Eagle3Head
-from specbench.engine.drafters.head_weights import LoadedHead
 from specbench.engine.drafters.model_drafter import ModelDrafter
 from tests.engine.drafters.draft_checks import (
     CASES,
-    GREEDY,
-    PROMPTS,
     RUNTIME_LENS,
     STAGGERED,
-    DraftLog,
-    Oracle,
-    Params,
     case_id,
+    check_followed,
     compare,
-    config_of,
-    watching,
     without_speculation,
 )
-from tests.engine.drafters.head_cases import TAPPED, eagle3_head, target_states, using_head
-from tests.engine.drafters.plain_heads import eagle3_draft
-from tests.engine.engine_driver import Outcome, forced, run
+from tests.engine.drafters.head_cases import eagle3_head
+from tests.engine.drafters.head_runs import MANY_SMALL_BLOCKS, oracle_of, run_head
+from tests.engine.engine_driver import forced
 
 SPEC = DrafterSpec("eagle3", 3)
-
-
-def oracle_of(head: LoadedHead) -> Oracle:
-    embedding = head.tensors["embed_tokens.weight"]
-
-    def draft(token_ids: list[int], draft_len: int) -> tuple[list[int], Tensor]:
-        states = target_states(token_ids[:-1], TAPPED)
-        return eagle3_draft(token_ids, states, embedding, head.tensors, head.config, draft_len)
-
-    return draft
-
-
-def run_head(
-    head: LoadedHead, case: dict[str, Any], spec: DrafterSpec = SPEC, params: Params = GREEDY, **changes: Any
-) -> tuple[Outcome, DraftLog]:
-    with using_head(head), watching(ModelDrafter, Eagle3Head) as log:
-        return run(config_of(case, spec, **changes), PROMPTS, params, concurrency=4), log
 
 
 @pytest.mark.parametrize("case", CASES, ids=case_id)
 def test_proposals_are_those_of_a_plain_head(case: dict[str, Any]) -> None:
     head = eagle3_head()
     # Forced: steps that accept nothing, some and all of a draft, whatever a random head proposes.
-    outcome, log = run_head(head, case, acceptance=forced(2.6))
+    outcome, log = run_head(head, case, SPEC, acceptance=forced(2.6))
     assert outcome.num_preemptions > 0 or "num_blocks" not in case
     assert compare(log, oracle_of(head), every=2) > 20
 
 
 @pytest.mark.parametrize("case", CASES[3:8], ids=case_id)
 def test_tokens_are_those_of_no_speculation(case: dict[str, Any]) -> None:
-    assert run_head(eagle3_head(), case)[0].outputs == without_speculation().outputs
+    assert run_head(eagle3_head(), case, SPEC)[0].outputs == without_speculation().outputs
 
 
 @pytest.mark.parametrize("draft_len", range(1, 6))
@@ -74,9 +50,7 @@ def test_any_draft_length(draft_len: int) -> None:
     outcome, log = run_head(head, {"overlap": True}, spec)
     assert outcome.outputs == without_speculation().outputs
     # All accepted: what is drafted next lies farthest behind the rows of the step.
-    _, accepted = run_head(
-        head, {"overlap": True}, spec, acceptance=forced(draft_len + 1.0), tokens_per_block=2, num_blocks=400
-    )
+    _, accepted = run_head(head, {"overlap": True}, spec, acceptance=forced(draft_len + 1.0), **MANY_SMALL_BLOCKS)
     assert compare(log, oracle_of(head), every=7) > 5
     assert compare(accepted, oracle_of(head)) > 20
 
@@ -85,10 +59,10 @@ def test_any_draft_length(draft_len: int) -> None:
 @pytest.mark.parametrize("before_residual", [False, True])
 def test_norms_that_a_head_may_have(before_fc: bool, before_residual: bool) -> None:
     head = eagle3_head(norm_before_fc=before_fc, norm_before_residual=before_residual)
-    _, log = run_head(head, {}, acceptance=forced(2.0))
+    _, log = run_head(head, {}, SPEC, acceptance=forced(2.0))
     assert compare(log, oracle_of(head), every=5) > 10
     # The same weights under other norms draft something else: the check above can tell them apart.
-    other = LoadedHead(replace(head.config, norm_before_fc=not before_fc), head.tensors)
+    other = replace(head, config=replace(head.config, norm_before_fc=not before_fc))
     with pytest.raises(AssertionError):
         compare(log, oracle_of(other))
 
@@ -98,11 +72,7 @@ RUNTIME = replace(SPEC, runtime_draft_len=RUNTIME_LENS)
 
 def test_the_cache_follows_steps_that_draft_nothing() -> None:
     head = eagle3_head()
-    outcome, log = run_head(head, {"overlap": True}, RUNTIME, STAGGERED)
-    assert outcome.outputs == without_speculation(STAGGERED).outputs
-    drafted = [bool(proposal.drafts) for proposal in log.proposals]
-    assert 0 < sum(drafted) < len(drafted)
-    assert compare(log, oracle_of(head)) > 5
+    check_followed(*run_head(head, {"overlap": True}, RUNTIME, STAGGERED), oracle_of(head))
 
 
 def hidden_of_the_next_row(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -150,7 +120,7 @@ def output_not_passed_on(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_broken_pass_is_noticed(broken: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     head = eagle3_head()
     broken(monkeypatch)
-    outcome, log = run_head(head, {}, acceptance=forced(2.0))
+    outcome, log = run_head(head, {}, SPEC, acceptance=forced(2.0))
     assert outcome.requests
     with pytest.raises(AssertionError):
         compare(log, oracle_of(head))
@@ -177,7 +147,7 @@ def test_blocks_are_there_for_what_lies_behind_a_step(monkeypatch: pytest.Monkey
     monkeypatch.setattr(DrafterSpec, "num_ahead", 0)
 
     def draft_and_compare() -> None:
-        _, log = run_head(head, {"overlap": True}, spec, acceptance=forced(6.0), tokens_per_block=2, num_blocks=400)
+        _, log = run_head(head, {"overlap": True}, spec, acceptance=forced(6.0), **MANY_SMALL_BLOCKS)
         compare(log, oracle_of(head))
 
     # The last drafts then go to blocks that other requests own, or past the table.

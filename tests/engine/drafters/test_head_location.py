@@ -20,19 +20,16 @@ from head_checkpoints import (
 )
 
 from specbench.downloads import DownloadError
-from specbench.engine.config import DrafterSpec, EngineConfig, ModelSpec
+from specbench.engine.config import ModelSpec
 from specbench.engine.drafters import heads
-from specbench.engine.drafters.draft_identity import find_draft_identity
 from specbench.engine.drafters.head_location import (
     check_draft_model,
     default_head,
     find_draft_model,
-    find_draft_shape,
     find_head,
 )
 from specbench.engine.drafters.heads import Head
 from specbench.engine.models import checkpoint
-from specbench.engine.models.hf_config_writer import to_hf_config
 from specbench.engine.models.presets import SMOLLM2_135M, TINY, TINY_HYBRID
 from specbench.errors import CheckpointError, InputError, ModelNotFoundError
 from specbench.registry import HEADS
@@ -237,63 +234,6 @@ def test_a_draft_model_that_cannot_read_the_targets_sequences_is_refused() -> No
     slides = replace(TINY.config, sliding_window=64)
     with pytest.raises(InputError, match="reads 64 positions"):
         check_draft_model(slides, TINY.config, 65)
-
-
-# ---------------------------------------------------------------------------------- what it takes, who it is
-
-
-@pytest.mark.usefixtures("shipped")
-@pytest.mark.parametrize(
-    ("spec", "source", "draft_vocab", "layers"),
-    [
-        (DrafterSpec("eagle3", 4), "smollm2-135m-eagle3", DRAFT_VOCAB, 1),
-        (DrafterSpec("ngram+eagle3", 4), "smollm2-135m-eagle3", DRAFT_VOCAB, 1),
-        (DrafterSpec("mtp", 2), "smollm2-135m-mtp", 512, 2),
-        (DrafterSpec("ngram+draft_model", 4, model="tiny"), "tiny", 512, 2),
-    ],
-)
-def test_what_a_drafter_takes(spec: DrafterSpec, source: str, draft_vocab: int, layers: int) -> None:
-    shape = find_draft_shape(spec, TARGET, TINY.config)
-    assert shape is not None
-    assert (shape.source, shape.draft_vocab_size) == (source, draft_vocab)
-    assert shape.kv_bytes_per_token(2) == 2 * layers * 2 * 16 * 2
-    expected = {1: eagle3_tensors, 2: mtp_tensors}[layers]() if source != "tiny" else {}
-    held = sum(tensor.numel() for name, tensor in expected.items() if name not in ("d2t", "t2d"))
-    assert shape.num_parameters == (held or TINY.config.num_parameters)
-
-
-@pytest.mark.parametrize("name", ["none", "ngram", "of-another-package"])
-def test_a_drafter_without_a_model_takes_nothing(name: str) -> None:
-    assert find_draft_shape(DrafterSpec(name, 4), TARGET, TINY.config) is None
-
-
-def _engine(**drafter: Any) -> EngineConfig:
-    return EngineConfig(TARGET, "cpu", 64, 2, 8, drafter=DrafterSpec(**drafter))
-
-
-def test_the_identity_of_a_drafter_changes_with_its_weights(tmp_path: Path) -> None:
-    one = write_head(tmp_path / "one", EAGLE3, eagle3_tensors())
-    two = write_head(
-        tmp_path / "two", EAGLE3, {**eagle3_tensors(), "norm.weight": mtp_tensors()["modules.0.norm.weight"]}
-    )
-    found = [find_draft_identity(_engine(name="eagle3", draft_len=2, model=str(path))) for path in (one, one, two)]
-    assert found[0] is not None
-    assert found[2] is not None
-    assert found[0] == found[1]
-    assert (found[0].source, found[0].num_parameters) == (str(one), found[2].num_parameters)
-    assert found[0].fingerprint != found[2].fingerprint
-    assert find_draft_identity(_engine(name="ngram", draft_len=2)) is None
-
-
-def test_the_identity_of_a_draft_model(tmp_path: Path) -> None:
-    found = find_draft_identity(_engine(name="draft_model", draft_len=2, model="tiny"))
-    assert found is not None
-    assert found.source == "random:tiny (seed 0)"
-    (tmp_path / "config.json").write_text(json.dumps(to_hf_config(replace(TINY.config, num_layers=1))))
-    smaller = find_draft_identity(_engine(name="draft_model", draft_len=2, model=f"random:{tmp_path}"))
-    assert smaller is not None
-    assert smaller.fingerprint != found.fingerprint
-    assert smaller.num_parameters < found.num_parameters
 
 
 def test_a_card_is_shown_by_its_first_sentence(tmp_path: Path) -> None:

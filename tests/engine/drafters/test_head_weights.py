@@ -28,8 +28,10 @@ from safetensors.torch import load_file, save_file
 
 from specbench.engine.config import DrafterSpec, ModelSpec
 from specbench.engine.drafters.head_formats import read_head_config
-from specbench.engine.drafters.head_weights import HeadTensors, head_vocabulary, load_head, open_head, read_vocabulary
+from specbench.engine.drafters.head_weights import HeadTensors, load_head, open_head, read_vocabulary
 from specbench.engine.models import loading
+from specbench.engine.models.checkpoint import ModelLocation
+from specbench.engine.models.fingerprint import compute_fingerprint
 from specbench.engine.models.presets import TINY
 from specbench.engine.models.random_weights import RandomSource
 from specbench.errors import CheckpointError
@@ -309,28 +311,25 @@ def test_a_loaded_head_has_its_weights_and_its_vocabulary(tmp_path: Path, kept: 
     maps = maps_of(draft_ids())
     directory = _with_maps(tmp_path / "head", **{name: maps[name] for name in kept})
     loaded = load_head("eagle3", DrafterSpec("eagle3", 4, model=str(directory)), ModelSpec("tiny"), TINY.config)
-    expected = {name: tensor for name, tensor in eagle3_tensors().items() if name != "t2d"}
+    expected = {name: tensor for name, tensor in eagle3_tensors().items() if name not in maps}
     _assert_equal(loaded.tensors, expected)
     assert loaded.config == read_head_config(directory)
-    vocabulary = head_vocabulary(loaded.tensors)
-    assert vocabulary is not None
-    assert torch.equal(vocabulary, draft_ids())
+    assert loaded.vocabulary is not None
+    assert torch.equal(loaded.vocabulary, draft_ids())
 
 
 def test_a_loaded_head_of_modules(tmp_path: Path) -> None:
     directory = write_head(tmp_path / "target", OWN_CHECKPOINT, {**mtp_tensors(), **_target_tensors()})
     loaded = load_head("mtp", DrafterSpec("ngram+mtp", 4), ModelSpec(str(directory)), TINY.config)
     _assert_equal(loaded.tensors, mtp_tensors())
-    assert head_vocabulary(loaded.tensors) is None
+    assert loaded.vocabulary is None
     assert (loaded.config.num_modules, loaded.source) == (2, f"modules of {directory}")
 
 
 def test_the_fingerprint_tells_heads_apart(tmp_path: Path) -> None:
-    from specbench.engine.models.checkpoint import ModelLocation
-
     def fingerprint(directory: Path) -> str:
         location = ModelLocation("directory", str(directory), directory)
-        return loading.compute_fingerprint(location, read_head_config(directory), 0)
+        return compute_fingerprint(location, read_head_config(directory), 0)
 
     first = write_head(tmp_path / "first", EAGLE3, eagle3_tensors())
     same = write_head(tmp_path / "same", EAGLE3, eagle3_tensors())

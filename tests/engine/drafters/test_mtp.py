@@ -6,66 +6,38 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-import torch
 from torch import Tensor
 
 from specbench.engine.config import DrafterSpec
 from specbench.engine.drafters.base import TargetRows
-from specbench.engine.drafters.head_weights import LoadedHead
-from specbench.engine.drafters.model_drafter import ModelDrafter
 from specbench.engine.drafters.mtp import MtpHead
 from tests.engine.drafters.draft_checks import (
     CASES,
-    GREEDY,
-    PROMPTS,
     RUNTIME_LENS,
     STAGGERED,
-    DraftLog,
-    Oracle,
-    Params,
     case_id,
+    check_followed,
     compare,
-    config_of,
-    watching,
     without_speculation,
 )
-from tests.engine.drafters.head_cases import dense_forward, mtp_head, using_head
-from tests.engine.drafters.plain_heads import mtp_draft
-from tests.engine.engine_driver import Outcome, forced, run, tiny_model
+from tests.engine.drafters.head_cases import mtp_head
+from tests.engine.drafters.head_runs import MANY_SMALL_BLOCKS, oracle_of, run_head
+from tests.engine.engine_driver import forced
 
 SPEC = DrafterSpec("mtp", 3)
-MANY_SMALL_BLOCKS = {"tokens_per_block": 2, "num_blocks": 400}
-
-
-def oracle_of(head: LoadedHead) -> Oracle:
-    model = tiny_model().model
-    weight = model.head_rows(None)  # the tiny model's embedding and head are one
-
-    def draft(token_ids: list[int], draft_len: int) -> tuple[list[int], Tensor]:
-        hidden = dense_forward(model, token_ids[:-1])
-        return mtp_draft(token_ids, hidden, (weight, weight), head.tensors, head.config, draft_len)
-
-    return draft
-
-
-def run_head(
-    head: LoadedHead, case: dict[str, Any], spec: DrafterSpec = SPEC, params: Params = GREEDY, **changes: Any
-) -> tuple[Outcome, DraftLog]:
-    with using_head(head), watching(ModelDrafter, MtpHead) as log:
-        return run(config_of(case, spec, **changes), PROMPTS, params, concurrency=4), log
 
 
 @pytest.mark.parametrize("case", CASES, ids=case_id)
 def test_proposals_are_those_of_a_plain_module(case: dict[str, Any]) -> None:
     head = mtp_head()
-    outcome, log = run_head(head, case, acceptance=forced(2.6))
+    outcome, log = run_head(head, case, SPEC, acceptance=forced(2.6))
     assert outcome.num_preemptions > 0 or "num_blocks" not in case
     assert compare(log, oracle_of(head), every=2) > 20
 
 
 @pytest.mark.parametrize("case", CASES[3:8], ids=case_id)
 def test_tokens_are_those_of_no_speculation(case: dict[str, Any]) -> None:
-    assert run_head(mtp_head(), case)[0].outputs == without_speculation().outputs
+    assert run_head(mtp_head(), case, SPEC)[0].outputs == without_speculation().outputs
 
 
 @pytest.mark.parametrize("draft_len", range(1, 6))
@@ -80,23 +52,19 @@ def test_any_draft_length(draft_len: int) -> None:
 @pytest.mark.parametrize("own_ends", [False, True])
 def test_embedding_and_head_are_the_targets_or_its_own(reduced: bool, own_ends: bool) -> None:
     head = mtp_head(reduced=reduced, own_ends=own_ends)
-    _, log = run_head(head, {}, acceptance=forced(2.0))
+    _, log = run_head(head, {}, SPEC, acceptance=forced(2.0))
     assert compare(log, oracle_of(head), every=4) > 10
     if reduced:
-        ids = set((head.tensors["d2t"] + torch.arange(head.config.draft_vocab_size)).tolist())
+        ids = set(head.vocabulary.tolist())
         assert all(ids.issuperset(proposal.drafts) for proposal in log.proposals)
     other = mtp_head(reduced=reduced, own_ends=not own_ends)
     with pytest.raises(AssertionError):
-        compare(log, oracle_of(LoadedHead(head.config, {**head.tensors, **other.tensors})))
+        compare(log, oracle_of(replace(head, tensors={**head.tensors, **other.tensors})))
 
 
 def test_the_cache_follows_steps_that_draft_nothing() -> None:
     head, spec = mtp_head(), replace(SPEC, runtime_draft_len=RUNTIME_LENS)
-    outcome, log = run_head(head, {"overlap": True}, spec, STAGGERED)
-    assert outcome.outputs == without_speculation(STAGGERED).outputs
-    drafted = [bool(proposal.drafts) for proposal in log.proposals]
-    assert 0 < sum(drafted) < len(drafted)
-    assert compare(log, oracle_of(head)) > 5
+    check_followed(*run_head(head, {"overlap": True}, spec, STAGGERED), oracle_of(head))
 
 
 def hidden_before_the_final_norm(head: MtpHead, rows: TargetRows, next_token_ids: Tensor, attention: Any) -> Tensor:
@@ -118,6 +86,6 @@ FIRST = MtpHead.first
 def test_a_broken_pass_is_noticed(broken: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     head = mtp_head()
     monkeypatch.setattr(MtpHead, "first", broken)
-    _, log = run_head(head, {}, acceptance=forced(2.0))
+    _, log = run_head(head, {}, SPEC, acceptance=forced(2.0))
     with pytest.raises(AssertionError):
         compare(log, oracle_of(head))

@@ -14,9 +14,10 @@ from specbench.engine.build import build_engine
 from specbench.engine.config import AcceptanceSpec, DrafterSpec, ModelSpec
 from specbench.engine.drafters import mtp
 from specbench.engine.drafters.base import DraftState, DraftStep, TargetRows
+from specbench.engine.drafters.declaration import WeightsQuery
+from specbench.engine.drafters.draft_weights import find_draft_weights
 from specbench.engine.drafters.earlier_rows import EarlierRows, WidenedRows
-from specbench.engine.drafters.head_location import find_draft_shape
-from specbench.engine.drafters.head_weights import LoadedHead, load_head
+from specbench.engine.drafters.head_weights import load_head
 from specbench.engine.drafters.mtp import MtpDrafter, MtpHead
 from specbench.engine.models.presets import TINY
 from specbench.errors import InputError
@@ -25,23 +26,23 @@ from tests.engine.drafters.draft_checks import (
     GREEDY,
     PROMPTS,
     STAGGERED,
-    DraftLog,
-    Oracle,
-    Params,
     case_id,
     compare,
     config_of,
     watching,
     without_speculation,
 )
-from tests.engine.drafters.head_cases import dense_forward, mtp_head, tiny_host, using_head
-from tests.engine.drafters.plain_heads import mtp_draft
-from tests.engine.engine_driver import Outcome, forced, run, tiny_model
+from tests.engine.drafters.head_cases import mtp_head, tiny_host, using_head
+from tests.engine.drafters.head_runs import MANY_SMALL_BLOCKS, oracle_of, plain_modules, run_head
+from tests.engine.engine_driver import forced, run, tiny_model
 from tests.engine.head_checkpoints import MTP, OWN_CHECKPOINT, mtp_tensors, write_head
 
-MANY_SMALL_BLOCKS = {"tokens_per_block": 2, "num_blocks": 400}
 SHORT_PROMPTS = [[3], [7, 1], [4, 9, 2], [5], [8, 8, 8, 8]]
 """Shorter than what is run again."""
+
+
+def spec_of(draft_len: int) -> DrafterSpec:
+    return DrafterSpec("mtp", draft_len)
 
 
 def rates(draft_len: int) -> AcceptanceSpec:
@@ -49,37 +50,11 @@ def rates(draft_len: int) -> AcceptanceSpec:
     return AcceptanceSpec("forced", rates=(0.6,) * draft_len)
 
 
-def oracle_of(head: LoadedHead) -> Oracle:
-    model = tiny_model().model
-    weight = model.head_rows(None)  # the tiny model's embedding and head are one
-
-    def draft(token_ids: list[int], draft_len: int) -> tuple[list[int], Tensor]:
-        hidden = dense_forward(model, token_ids[:-1])
-        return mtp_draft(token_ids, hidden, (weight, weight), head.tensors, head.config, draft_len)
-
-    return draft
-
-
-def run_head(
-    head: LoadedHead,
-    case: dict[str, Any],
-    draft_len: int,
-    params: Params = GREEDY,
-    *,
-    prompts: list[list[int]] = PROMPTS,
-    spec: DrafterSpec | None = None,
-    **changes: Any,
-) -> tuple[Outcome, DraftLog]:
-    config = config_of(case, spec or DrafterSpec("mtp", draft_len), **changes)
-    with using_head(head), watching(MtpDrafter, MtpHead) as log:
-        return run(config, prompts, params, concurrency=4), log
-
-
 @pytest.mark.parametrize("num_modules", [pytest.param(2, marks=pytest.mark.slow), 3])
 @pytest.mark.parametrize("case", CASES, ids=case_id)
 def test_proposals_are_those_of_plain_modules(case: dict[str, Any], num_modules: int) -> None:
     head = mtp_head(num_modules=num_modules)
-    outcome, log = run_head(head, case, num_modules, acceptance=rates(num_modules))
+    outcome, log = run_head(head, case, spec_of(num_modules), acceptance=rates(num_modules))
     assert outcome.num_preemptions > 0 or "num_blocks" not in case
     assert compare(log, oracle_of(head), every=2) > 20
 
@@ -88,13 +63,15 @@ def test_proposals_are_those_of_plain_modules(case: dict[str, Any], num_modules:
 @pytest.mark.parametrize("case", CASES[3:8], ids=case_id)
 def test_tokens_are_those_of_no_speculation(case: dict[str, Any], num_modules: int) -> None:
     head = mtp_head(num_modules=num_modules)
-    assert run_head(head, case, num_modules)[0].outputs == without_speculation().outputs
+    assert run_head(head, case, spec_of(num_modules))[0].outputs == without_speculation().outputs
 
 
 @pytest.mark.parametrize("length", [1.0, 2.5])
 def test_sequences_shorter_than_what_is_run_again(length: float) -> None:
     head = mtp_head(num_modules=4)
-    _, log = run_head(head, {"overlap": True}, 4, prompts=SHORT_PROMPTS, acceptance=forced(length), **MANY_SMALL_BLOCKS)
+    _, log = run_head(
+        head, {"overlap": True}, spec_of(4), prompts=SHORT_PROMPTS, acceptance=forced(length), **MANY_SMALL_BLOCKS
+    )
     assert min(len(proposal.token_ids) for proposal in log.proposals) == 2
     assert compare(log, oracle_of(head)) > 20
 
@@ -120,7 +97,7 @@ def test_no_row_lies_beyond_the_blocks_that_a_step_reserves(monkeypatch: pytest.
 
 def test_chunks_shorter_than_what_is_run_again() -> None:
     head = mtp_head(num_modules=3)
-    _, log = run_head(head, {"max_num_tokens": 17}, 3, acceptance=rates(3))
+    _, log = run_head(head, {"max_num_tokens": 17}, spec_of(3), acceptance=rates(3))
     assert compare(log, oracle_of(head), every=2) > 20
 
 
@@ -128,7 +105,7 @@ def test_chunks_shorter_than_what_is_run_again() -> None:
 def test_the_cache_follows_steps_that_draft_less_or_nothing(graphs: str) -> None:
     head = mtp_head(num_modules=3)
     spec = DrafterSpec("mtp", 3, runtime_draft_len=((1, 3), (2, 2), (3, 1)))
-    outcome, log = run_head(head, {"overlap": True, "graphs": graphs}, 3, STAGGERED, spec=spec)
+    outcome, log = run_head(head, {"overlap": True, "graphs": graphs}, spec, STAGGERED)
     assert outcome.outputs == without_speculation(STAGGERED).outputs
     assert {len(proposal.drafts) for proposal in log.proposals} == {0, 1, 2, 3}
     assert compare(log, oracle_of(head)) > 5
@@ -137,26 +114,23 @@ def test_the_cache_follows_steps_that_draft_less_or_nothing(graphs: str) -> None
 @pytest.mark.parametrize(("reduced", "own_ends"), [(True, False), (False, True)])
 def test_embedding_and_head_are_the_targets_or_of_each_module(reduced: bool, own_ends: bool) -> None:
     head = mtp_head(num_modules=2, reduced=reduced, own_ends=own_ends)
-    _, log = run_head(head, {}, 2, acceptance=forced(2.0))
+    _, log = run_head(head, {}, spec_of(2), acceptance=forced(2.0))
     assert compare(log, oracle_of(head), every=4) > 10
 
 
 def test_behind_a_lookup() -> None:
     head, spec = mtp_head(num_modules=2), DrafterSpec("ngram+mtp", 2)
-    outcome, log = run_head(head, {"overlap": True}, 2, spec=spec)
+    outcome, log = run_head(head, {"overlap": True}, spec)
     assert outcome.outputs == without_speculation().outputs
     assert compare(log, oracle_of(head), every=4) > 10
 
 
 def test_drawn_tokens_are_what_the_next_module_reads() -> None:
     head, params = mtp_head(num_modules=2), replace(GREEDY, temperature=1.5, seed=3)
-    _, log = run_head(head, {"overlap": True}, 2, params, acceptance=AcceptanceSpec("rejection"))
-    model = tiny_model().model
-    weight, num_other = model.head_rows(None), 0
+    _, log = run_head(head, {"overlap": True}, spec_of(2), params, acceptance=AcceptanceSpec("rejection"))
+    num_other = 0
     for proposal in log.proposals[::3]:
-        hidden = dense_forward(model, proposal.token_ids[:-1])
-        first, logits = mtp_draft(proposal.token_ids, hidden, (weight, weight), head.tensors, head.config, 2,
-                                  given=proposal.drafts)  # fmt: skip
+        first, logits = plain_modules(proposal.token_ids, head, 2, proposal.drafts)
         torch.testing.assert_close(proposal.logits, logits, rtol=1e-3, atol=1e-3)
         num_other += first[0] != proposal.drafts[0]
     assert num_other > 5  # drawn, and not the likeliest
@@ -225,7 +199,7 @@ WIDEN, READ_AHEAD = EarlierRows.widen, mtp._read_ahead
 def test_tokens_of_the_wrong_place_are_noticed(name: str, broken: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     head = mtp_head(num_modules=3)
     monkeypatch.setattr(mtp, name, broken)
-    _, log = run_head(head, {"max_num_tokens": 24}, 3, acceptance=rates(3))
+    _, log = run_head(head, {"max_num_tokens": 24}, spec_of(3), acceptance=rates(3))
     with pytest.raises(AssertionError):
         compare(log, oracle_of(head))
 
@@ -234,7 +208,7 @@ def test_tokens_of_the_wrong_place_are_noticed(name: str, broken: Any, monkeypat
 def test_a_broken_rerun_is_noticed(broken: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     head = mtp_head(num_modules=2)
     monkeypatch.setattr(EarlierRows, "widen", broken)
-    _, log = run_head(head, {}, 2, acceptance=rates(2))
+    _, log = run_head(head, {}, spec_of(2), acceptance=rates(2))
     with pytest.raises(AssertionError):
         compare(log, oracle_of(head))
 
@@ -243,7 +217,7 @@ def test_a_module_of_the_wrong_place_is_noticed() -> None:
     head = mtp_head(num_modules=2)
     tensors = {name.replace("modules.0.", "modules.1."): tensor for name, tensor in head.tensors.items()
                if name.startswith("modules.0.")}  # fmt: skip
-    _, log = run_head(LoadedHead(head.config, {**head.tensors, **tensors}), {}, 2, acceptance=forced(2.0))
+    _, log = run_head(replace(head, tensors={**head.tensors, **tensors}), {}, spec_of(2), acceptance=forced(2.0))
     with pytest.raises(AssertionError):
         compare(log, oracle_of(head))
 
@@ -260,7 +234,7 @@ def test_as_many_modules_are_built_as_there_are_draft_tokens() -> None:
 def test_one_draft_token_runs_no_row_again(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(EarlierRows, "widen", None)
     head = mtp_head(num_modules=3)
-    _, log = run_head(head, {}, 1, acceptance=forced(1.5))
+    _, log = run_head(head, {}, spec_of(1), acceptance=forced(1.5))
     assert compare(log, oracle_of(head), every=4) > 10
 
 
@@ -290,7 +264,9 @@ def test_more_draft_tokens_than_modules_are_refused(spec: DrafterSpec) -> None:
 def test_a_draft_shorter_than_the_modules_takes_as_many_layers(tmp_path: Path) -> None:
     directory = write_head(tmp_path / "head", MTP, mtp_tensors())
     one, both = (
-        find_draft_shape(DrafterSpec("mtp", draft_len, model=str(directory)), ModelSpec("tiny"), TINY.config)
+        find_draft_weights(
+            WeightsQuery(replace(spec_of(draft_len), model=str(directory)), ModelSpec("tiny"), TINY.config)
+        )
         for draft_len in (1, 2)
     )
     assert one is not None

@@ -28,9 +28,8 @@ from tests.engine.drafters.draft_checks import (
     without_speculation,
 )
 from tests.engine.drafters.head_cases import eagle3_head, mtp_head, using_head
+from tests.engine.drafters.head_runs import oracle_of
 from tests.engine.drafters.test_drafters import lookup
-from tests.engine.drafters.test_eagle3 import oracle_of as eagle3_oracle
-from tests.engine.drafters.test_mtp import oracle_of as mtp_oracle
 from tests.engine.engine_driver import Outcome, forced, run
 
 SPEC = DrafterSpec("ngram+eagle3", 3, max_ngram=3, min_ngram=1)
@@ -71,14 +70,14 @@ def test_proposals_are_the_lookups_else_the_heads(case: dict[str, Any]) -> None:
     outcome, log = run_pair(case, acceptance=forced(1.8))
     assert outcome.num_preemptions > 0 or "num_blocks" not in case
     assert min(count_lookups(log)) > 10
-    assert compare(log, pair_oracle(eagle3_oracle(eagle3_head())), every=2) > 20
+    assert compare(log, pair_oracle(oracle_of(eagle3_head())), every=2) > 20
 
 
 def test_any_head_may_be_the_second() -> None:
     spec = replace(SPEC, name="ngram+mtp")
     _, log = run_pair({"overlap": True}, spec, acceptance=forced(1.8))
     assert min(count_lookups(log, spec)) > 10
-    assert compare(log, pair_oracle(mtp_oracle(mtp_head()), spec), every=2) > 20
+    assert compare(log, pair_oracle(oracle_of(mtp_head()), spec), every=2) > 20
 
 
 def test_the_shortest_match_that_counts() -> None:
@@ -102,14 +101,14 @@ def test_tokens_are_those_of_no_speculation(case: dict[str, Any]) -> None:
 def test_any_draft_length(draft_len: int) -> None:
     outcome, log = run_pair({"overlap": True}, replace(SPEC, draft_len=draft_len))
     assert outcome.outputs == without_speculation(prompts=PROMPTS).outputs
-    assert compare(log, pair_oracle(eagle3_oracle(eagle3_head())), every=5) > 5
+    assert compare(log, pair_oracle(oracle_of(eagle3_head())), every=5) > 5
 
 
 def test_the_heads_cache_follows_steps_that_draft_nothing() -> None:
     spec = replace(SPEC, runtime_draft_len=RUNTIME_LENS)
     outcome, log = run_pair({"overlap": True}, spec, STAGGERED)
     assert outcome.outputs == without_speculation(STAGGERED, PROMPTS).outputs
-    assert compare(log, pair_oracle(eagle3_oracle(eagle3_head()))) > 5
+    assert compare(log, pair_oracle(oracle_of(eagle3_head()))) > 5
 
 
 def head_alone(self: PairDrafter, state: DraftState, step: DraftStep) -> None:
@@ -145,7 +144,7 @@ def test_a_broken_choice_is_noticed(broken: Any, monkeypatch: pytest.MonkeyPatch
     with using_head(eagle3_head()), watching(PairDrafter) as log:
         run(config_of({}, SPEC, acceptance=forced(1.8)), PROMPTS, GREEDY, concurrency=2)
     with pytest.raises(AssertionError):
-        compare(log, pair_oracle(eagle3_oracle(eagle3_head())))
+        compare(log, pair_oracle(oracle_of(eagle3_head())))
 
 
 class _Model(Drafter):

@@ -291,8 +291,9 @@ def test_trees_that_cannot_be_are_refused(shape, where):
 
 def test_more_children_than_the_head_has_tokens_are_refused():
     head = eagle3_head()
-    tensors = {**head.tensors, "d2t": head.tensors["d2t"][:3], "lm_head.weight": head.tensors["lm_head.weight"][:3]}
-    with using_head(replace(head, tensors=tensors)), pytest.raises(InputError, match="the head knows 3 tokens"):
+    tensors = {**head.tensors, "lm_head.weight": head.tensors["lm_head.weight"][:3]}
+    small = replace(head, tensors=tensors, vocabulary=head.vocabulary[:3])
+    with using_head(small), pytest.raises(InputError, match="the head knows 3 tokens"):
         build_engine(tree_config(WIDE), loaded=tiny_model())
 
 

@@ -21,7 +21,7 @@ from specbench.engine.drafters.head_weights import LoadedHead
 from specbench.engine.sampling.params import SamplingParams
 from specbench.engine.tree_spec import TreeSpec
 from tests.engine.drafters.head_cases import TAPPED, eagle3_head, target_states, using_head
-from tests.engine.drafters.plain_heads import eagle3_outputs, fuse, rms_norm
+from tests.engine.drafters.plain_heads import eagle3_outputs, fuse, rms_norm, target_ids
 from tests.engine.engine_driver import Outcome, run, tiny_config, with_variants
 
 PROMPTS = [[(i * 7 + j * 13) % 512 for j in range(2 + 9 * i)] for i in range(6)]
@@ -58,7 +58,7 @@ def plain_tree(token_ids: list[int], head: LoadedHead, spec: TreeSpec) -> list[P
         row = rms_norm(outputs[-1], tensors["norm.weight"], config.decoder.rms_norm_eps)
         log_probs = F.linear(row, tensors["lm_head.weight"]).log_softmax(-1)
         best = log_probs.topk(spec.top_k)
-        ids = (best.indices + tensors["d2t"][best.indices]).tolist()
+        ids = target_ids(head)[best.indices].tolist()
         values = zip(ids, best.values.tolist(), strict=True)
         return [PlainNode((*path, token), score + value) for token, value in values]
 

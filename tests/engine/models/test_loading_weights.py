@@ -9,7 +9,8 @@ import torch
 import transformers
 from safetensors.torch import load_file, save_file
 
-from specbench.engine.models.pickle_weights import PickleSource, find_pickles
+from specbench.engine.models.pickle_header import find_pickles
+from specbench.engine.models.pickle_weights import PickleSource
 from specbench.engine.models.safetensors_weights import SafetensorsSource, find_safetensors
 from specbench.engine.models.tensor_source import check_tensors
 from specbench.errors import CheckpointError

@@ -52,9 +52,8 @@ def head_of_few_tokens() -> LoadedHead:
     tensors = dict(head.tensors)
     tensors["embed_tokens.weight"] = tensors["embed_tokens.weight"][:VOCABULARY]
     tensors["lm_head.weight"] = tensors["lm_head.weight"][: len(DRAFT_VOCABULARY)]
-    tensors["d2t"] = DRAFT_VOCABULARY - torch.arange(len(DRAFT_VOCABULARY))
     config = replace(head.config, vocab_size=VOCABULARY, draft_vocab_size=len(DRAFT_VOCABULARY))
-    return LoadedHead(config, tensors)
+    return LoadedHead(config, tensors, DRAFT_VOCABULARY)
 
 
 def next_probabilities(token_ids: list[int], params: SamplingParams) -> NDArray[np.float64]:

@@ -1,0 +1,69 @@
+"""The weights of the drafters of this package, from configurations and headers alone. No torch here."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, replace
+
+from specbench.engine.drafters.declaration import DraftWeights, WeightsQuery, load_declaration
+from specbench.engine.drafters.head_config import HeadConfig, HeadKind
+from specbench.engine.drafters.head_location import check_draft_model, find_draft_model, find_head
+from specbench.engine.models.checkpoint import ModelLocation, find_model, resolve_model_config
+from specbench.engine.models.config import ModelConfig
+from specbench.engine.models.fingerprint import describe_configuration, weight_files
+
+
+def find_draft_weights(query: WeightsQuery) -> DraftWeights | None:
+    """The weights of the drafter that ``query`` specifies, alone or in a pair; None for one without.
+
+    :raises InputError: no such weights, or they do not fit the target or the draft length.
+    """
+    part = query.spec.model_part
+    return None if part is None else load_declaration(part).find_weights(query)
+
+
+def find_eagle3_weights(query: WeightsQuery) -> DraftWeights:
+    """See :attr:`DrafterDeclaration.weights`."""
+    source, head, files = _find_head("eagle3", query)
+    return _head_weights(source, head, head.decoder, files)
+
+
+def find_mtp_weights(query: WeightsQuery) -> DraftWeights:
+    """See :attr:`DrafterDeclaration.weights`. Of several modules as many keep keys and values as are used."""
+    source, head, files = _find_head("mtp", query)
+    used = replace(head.decoder, num_layers=head.num_modules_for(query.spec.max_draft_len))
+    return _head_weights(source, head, used, files)
+
+
+def find_draft_model_weights(query: WeightsQuery) -> DraftWeights:
+    """See :attr:`DrafterDeclaration.weights`."""
+    spec = find_draft_model(query.spec.model)
+    config = resolve_model_config(spec)
+    check_draft_model(config, query.target_config, query.max_seq_len)
+    location = find_model(spec) if query.with_files else None
+    return DraftWeights(
+        spec.source if location is None else location.source,
+        config.num_parameters,
+        query.target_config.vocab_size,
+        config.kv_bytes_per_token(1),
+        describe_configuration(config, spec.seed if location is not None and location.random else None),
+        () if location is None else tuple(weight_files(location)),
+    )
+
+
+def _find_head(kind: HeadKind, query: WeightsQuery) -> tuple[str, HeadConfig, ModelLocation | None]:
+    """What to print of a head, its configuration, and its files where they were asked for."""
+    found = find_head(kind, query.spec.model, query.target, weights=query.with_files)
+    config = found.read_config(query.target_config)
+    return found.source, config, ModelLocation("directory", found.source, found.directory) if query.with_files else None
+
+
+def _head_weights(source: str, head: HeadConfig, used: ModelConfig, files: ModelLocation | None) -> DraftWeights:
+    """:param used: the layers that keep keys and values."""
+    return DraftWeights(
+        source,
+        head.num_parameters,
+        head.draft_vocab_size,
+        used.kv_bytes_per_token(1),
+        asdict(head),
+        () if files is None else tuple(weight_files(files)),
+    )

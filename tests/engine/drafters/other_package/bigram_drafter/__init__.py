@@ -1,0 +1,1 @@
+"""A drafter as another package brings it."""
