@@ -5,36 +5,61 @@
     python benchmarks/acceptance.py results/mt_bench_drafters > results/mt_bench_drafters/acceptance.md
 
 An acceptance length is committed tokens per request and target step, bonus included, weighted by step; only steps that
-may draft count. Greedy texts are the same whatever drafts, near ties of bfloat16 apart.
+may draft count, and the last of a request, which is cut at its output cap, with what it committed. Greedy texts are the
+same whatever drafts, near ties of bfloat16 apart. A draft tree is named, and the head where a drafter has several.
 """
 
 from __future__ import annotations
 
 import argparse
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 
 import specbench
+from specbench.report.words import tree_words
+
+SETTINGS = "subject.engine.drafter"
+"""What a trial's line says of its drafter begins with this."""
 
 
 def read_lengths(folder: Path) -> pd.DataFrame:
-    """A row a request and point: drafter, draft_len, category, steps, committed tokens of these steps."""
+    """A row a request and point: drafter with its tree, draft_len, category, steps, committed tokens of these steps."""
     results = specbench.load_results(folder)
     requests = results.requests
     requests = requests[requests["accepted_lengths"].map(bool)]
     trials = results.trials.set_index("trial")
-    points = trials.loc[requests["trial"], ["axes.drafter", "axes.draft_len"]].reset_index(drop=True)
+    points = trials.assign(drafter=name_drafters(trials)).loc[requests["trial"]]
     counted = requests["accepted_lengths"].map(lambda lengths: (len(lengths), sum(lengths))).tolist()
     return pd.DataFrame(
         {
-            "drafter": points["axes.drafter"].to_numpy(),
+            "drafter": points["drafter"].to_numpy(),
             "K": points["axes.draft_len"].to_numpy(),
             "category": requests["category"].to_numpy(),
             "steps": [steps for steps, _ in counted],
             "committed": [committed for _, committed in counted],
         }
     )
+
+
+def name_drafters(trials: pd.DataFrame) -> list[str]:
+    """``eagle3, a tree of 12 nodes (top_k 4, depth 4)``, by trial."""
+    rows = trials.to_dict("records")
+    heads: dict[str, set[str]] = {}
+    for row in rows:
+        heads.setdefault(row["axes.drafter"], set()).add(_text(row.get("subject.draft_model")))
+    return [", ".join(filter(None, _drafter_parts(row, len(heads[row["axes.drafter"]] - {""}) > 1))) for row in rows]
+
+
+def _drafter_parts(row: dict[str, Any], names_head: bool) -> list[str]:
+    sizes = {key: row.get(f"{SETTINGS}.tree.{key}") for key in ("top_k", "depth", "num_nodes")}
+    tree = {key: int(size) for key, size in sizes.items() if pd.notna(size)}
+    return [row["axes.drafter"], _text(row.get("subject.draft_model")) if names_head else "", tree_words(tree)]
+
+
+def _text(value: Any) -> str:
+    return value if isinstance(value, str) else ""
 
 
 def tabulate(lengths: pd.DataFrame) -> pd.DataFrame:

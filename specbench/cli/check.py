@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Annotated, Any
 
 import typer
@@ -11,15 +13,16 @@ from specbench.cli.tables import print_comment, print_json
 from specbench.device.times import SIM
 from specbench.engine.models.checkpoint import find_model
 from specbench.engine.optimizations.defects import known_defects
-from specbench.errors import ModelNotFoundError, ScenarioError
+from specbench.errors import InputError, ModelNotFoundError, ScenarioError
 from specbench.registry import PRESETS
 from specbench.report.defects import describe_defect
-from specbench.report.words import draft_len_words
+from specbench.report.words import draft_len_words, tree_words
 from specbench.scenario.estimate import count_requests
 from specbench.scenario.lengths import longest
 from specbench.scenario.loader import ScenarioFile, open_scenario
 from specbench.scenario.machine import available_memory_bytes
 from specbench.scenario.memory import block_bytes
+from specbench.scenario.overrides import Override
 from specbench.scenario.plan import RunPlan
 from specbench.scenario.planner import BASE, plan_run
 from specbench.scenario.questions import count_points
@@ -27,7 +30,10 @@ from specbench.scenario.resolve import ResolvedScenario, model_spec, resolve, wo
 from specbench.scenario.schema import json_schema
 from specbench.scenario.sweep import merged_points
 from specbench.scenario.units import format_bytes
+from specbench.scenario.variants import naming
 from specbench.workloads import mt_bench
+
+NO_SWEEP: dict[str, Any] = {"sweep_points": None, "sweep_notes": [], "sweep_problem": None}
 
 
 def check_command(
@@ -42,22 +48,27 @@ def check_command(
     json: Annotated[bool, typer.Option("--json", help="Print JSON and nothing else.")] = False,
     schema: Annotated[bool, typer.Option("--schema", help="Print the JSON schema of scenarios, for editors.")] = False,
 ) -> None:
-    """Check a scenario and print it with every default written out, and what it would take to run it."""
+    """Check a scenario and print it with every default written out, and what it would take to run it.
+
+    The scenario as it stands is right when its variants and every point of its sweep are. With --set it is what `run`
+    would take: a variant that is wrong on top of that is named, since `run`, `sweep` and `ab` refuse it when it is
+    asked for, and so is a sweep.
+    """
     if schema:
         print_json(json_schema())
         return
     if scenario is None:
-        raise ScenarioError(
-            "no scenario is given", where="specbench check", hint="specbench check scenarios/quickstart.yaml"
-        )
+        hint = "specbench check scenarios/quickstart.yaml"
+        raise ScenarioError("no scenario is given", where="specbench check", hint=hint)
     file = open_scenario(scenario, overrides or [])
     resolved, variants = check_scenario(file, variant)
     plan = plan_run(resolved, variant or BASE)
     summary = summarize(resolved, plan, variants)
     # A variant may set what the sweep varies, and still be right for `run`, which has one point.
-    summary["sweep_points"] = count_points(file) if variant is None else None
-    summary["sweep_notes"] = merged_points(file)
-    summary["known_defects"] = find_defects(file, resolved, variants, variant)
+    summary |= check_sweep(file) if variant is None else NO_SWEEP | {"sweep_notes": merged_points(file)}
+    # A --set asks for what it makes of the scenario itself.
+    beside = {} if file.overrides else variants.right
+    summary["known_defects"] = find_defects({variant or "": resolved, **beside})
     if json:
         print_json({"scenario": plan.scenario, "summary": summary, "plan_sha256": plan.sha256})
         return
@@ -68,35 +79,70 @@ def check_command(
         print(f"# {name}: {line}")
 
 
-def check_scenario(file: ScenarioFile, variant: str | None) -> tuple[ResolvedScenario, list[str]]:
-    """Resolve the scenario, and every variant it names unless overrides or a variant narrow the question.
+@dataclass(frozen=True)
+class Variants:
+    """The variants that a scenario names: those that are right, resolved, and what is wrong with the others."""
 
-    :raises InputError: whatever is wrong.
+    right: dict[str, ResolvedScenario] = field(default_factory=dict)
+    wrong: dict[str, str] = field(default_factory=dict)
+
+
+def check_scenario(file: ScenarioFile, variant: str | None) -> tuple[ResolvedScenario, Variants]:
+    """Resolve the scenario, and unless a variant narrows the question every variant that it names.
+
+    :raises InputError: whatever is wrong; of a variant that ``--set`` does not touch, only where there is no ``--set``.
     """
-    resolved = resolve(file.with_variant(variant))
-    if file.overrides or variant is not None:
-        return resolved, []
-    variants = file.all_variants()
-    for changed in variants.values():
-        resolve(changed)
-    return resolved, list(variants)
+    resolved, variants = resolve(file.with_variant(variant)), Variants()
+    for name in file.base.variants if variant is None else ():
+        try:
+            changed = file.named_variant(name)
+            with naming(name, "variant"):
+                variants.right[name] = resolve(changed)
+        except InputError as error:
+            if _is_asked(file, "variants", name):
+                raise
+            variants.wrong[name] = _one_line(error).removeprefix(f"variant {name}: ")
+    return resolved, variants
 
 
-def find_defects(file: ScenarioFile, resolved: ResolvedScenario, variants: list[str], variant: str | None) -> list[str]:
-    """A line for each known defect that the scenario, or one of its ``variants``, chooses.
+def check_sweep(file: ScenarioFile) -> dict[str, Any]:
+    """What there is to say of the scenario's sweep.
 
-    :param variant: that the scenario was resolved with.
+    :raises InputError: it is wrong, and not by what ``--set`` changed elsewhere.
     """
-    chosen = {variant or "": resolved.scenario}
-    chosen |= {name: resolve(changed).scenario for name, changed in file.all_variants().items() if name in variants}
+    try:
+        points, problem = count_points(file), None
+    except InputError as error:
+        if _is_asked(file, "sweep"):
+            raise
+        points, problem = None, _one_line(error)
+    return {"sweep_points": points, "sweep_notes": merged_points(file), "sweep_problem": problem}
+
+
+def _is_asked(file: ScenarioFile, *path: str) -> bool:
+    """Whether a fault at ``path`` is the file's or of a ``--set`` there, not what one elsewhere made of it."""
+    place = Override(path, None, "")
+    return not file.overrides or any(override.meets(place) for override in file.overrides)
+
+
+def _one_line(error: InputError) -> str:
+    head = f"{error.where}: {error.what}" if error.where else error.what
+    return " ".join(f"{head} (try: {error.hint})".split() if error.hint else head.split())
+
+
+def find_defects(chosen: Mapping[str, ResolvedScenario]) -> list[str]:
+    """A line for each known defect that the scenario, or one of its variants, chooses.
+
+    :param chosen: by the variant that each was resolved with, empty for none.
+    """
     places: dict[tuple[str, str], list[str]] = {}
-    for name, scenario in chosen.items():
-        for defect in known_defects(scenario.optimizations).items():
+    for name, resolved in chosen.items():
+        for defect in known_defects(resolved.scenario.optimizations).items():
             places.setdefault(defect, []).append(name)
     return [describe_defect(*defect, names) for defect, names in places.items()]
 
 
-def summarize(resolved: ResolvedScenario, plan: RunPlan, variants: list[str]) -> dict[str, Any]:
+def summarize(resolved: ResolvedScenario, plan: RunPlan, variants: Variants) -> dict[str, Any]:
     """What running it would take, as plain data. Sizes in bytes, lengths in tokens."""
     engine, model, scenario = resolved.engine, resolved.model, resolved.scenario
     requests = _requests(resolved)
@@ -122,6 +168,7 @@ def summarize(resolved: ResolvedScenario, plan: RunPlan, variants: list[str]) ->
         "kv_bytes_per_token": block // engine.tokens_per_block,
         "draft_len": engine.drafter.max_draft_len,
         "runtime_draft_len": dict(engine.drafter.runtime_draft_len) or None,
+        "tree": None if scenario.drafter.tree is None else scenario.drafter.tree.model_dump(),
         "drafter": engine.drafter.name,
         "draft_model": None if resolved.draft is None else resolved.draft.source,
         "draft_parameters": None if resolved.draft is None else resolved.draft.num_parameters,
@@ -130,7 +177,8 @@ def summarize(resolved: ResolvedScenario, plan: RunPlan, variants: list[str]) ->
         "warmup_requests": plan.warmup_requests,
         "requests_per_trial": requests,
         "max_output_tokens_per_trial": None if requests is None else requests * longest_output,
-        "variants": variants,
+        "variants": list(variants.right),
+        "wrong_variants": variants.wrong,
         "windows": None if windows is None else {"kv_len": list(windows.kv_len), "steps": windows.steps},
     }
 
@@ -141,7 +189,8 @@ def describe(summary: dict[str, Any]) -> list[tuple[str, str]]:
     requests, tokens = summary["requests_per_trial"], summary["max_output_tokens_per_trial"]
     work = "requests: known once the data is here" if requests is None else f"{requests} requests"
     most = "" if tokens is None else f", {tokens} output tokens at most"
-    draft_len = draft_len_words(summary["draft_len"], summary["runtime_draft_len"]) or "K = 0"
+    drafts = draft_len_words(summary["draft_len"], summary["runtime_draft_len"]) or "K = 0"
+    drafts += f", {tree_words(summary['tree'])}" if summary["tree"] else ""
     lines = [
         (
             "model",
@@ -152,7 +201,7 @@ def describe(summary: dict[str, Any]) -> list[tuple[str, str]]:
         (
             "plan",
             f"{summary['trials']} trial(s), each {work} at concurrency {summary['concurrency']}, "
-            f"{draft_len}{most}; {summary['warmup_requests']} requests before, to warm up",
+            f"{drafts}{most}; {summary['warmup_requests']} requests before, to warm up",
         ),
     ]
     if summary["draft_model"] is not None:
@@ -167,9 +216,12 @@ def describe(summary: dict[str, Any]) -> list[tuple[str, str]]:
     if (summary["sweep_points"] or 1) > (len(windows["kv_len"]) if windows else 1):
         notes = "".join(f"; {note}" for note in summary["sweep_notes"])
         lines.append(("sweep", f"{summary['sweep_points']} points, each is right as well; run leaves them out{notes}"))
+    if summary["sweep_problem"]:
+        lines.append(("sweep", f"{summary['sweep_problem']}; refused with this --set"))
     if summary["variants"]:
         lines.append(("variants", f"{', '.join(summary['variants'])}: each is right as well"))
-    return lines
+    wrong = summary["wrong_variants"].items()
+    return lines + [(f"variant {name}", f"{problem}; refused with this --set") for name, problem in wrong]
 
 
 def _memory_line(summary: dict[str, Any], size: dict[str, str]) -> str:

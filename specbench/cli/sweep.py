@@ -90,7 +90,7 @@ def measure_sweep(options: Options, opened: Opened) -> str:
     from specbench.measure.sweep_session import run_sweep
 
     question = opened.question
-    planned, measured = len(question.points) * question.repeats, count_lines(opened.path / TRIALS)
+    planned, measured = len(question.points) * question.repeats, count_measured(opened.path / TRIALS)
     observer = make_sweep_observer(question.points, planned, measured)
     observer.announce(describe_size(question, measured))
     for note in question.notes:
@@ -102,9 +102,12 @@ def measure_sweep(options: Options, opened: Opened) -> str:
             observer.finish()
 
 
-def count_lines(path: Path) -> int:
-    """Lines of a file that may not exist yet."""
-    return path.read_bytes().count(b"\n") if path.exists() else 0
+def count_measured(path: Path) -> int:
+    """Trials in a file, which may not exist yet, that are not measured again; another attempt of one counts no more."""
+    from specbench.measure.json_lines import read_lines
+    from specbench.records import COMPLETE, TrialRecord
+
+    return len({trial.trial for trial in read_lines(path, TrialRecord).records if trial.status in COMPLETE})
 
 
 def describe_size(question: Question, measured: int) -> str:

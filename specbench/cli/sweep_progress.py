@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, TextIO
 
 from specbench.cli.progress import format_clock
 from specbench.measure.observers import SessionObserver, SessionProgress
-from specbench.records import FAILED, TrialRecord
+from specbench.records import FAILED, INTERRUPTED, TrialRecord
 from specbench.report.words import short_keys
 from specbench.scenario.plan import PlanPoint
 
@@ -25,7 +25,7 @@ def make_sweep_observer(
 ) -> SessionObserver:
     """The display that fits ``stream`` (stderr).
 
-    :param num_trials: of the whole sweep; ``num_measured`` are on disk already.
+    :param num_trials: of the whole sweep; ``num_measured`` of them are on disk already and not measured again.
     """
     stream = stream or sys.stderr
     display = SweepTable if stream.isatty() else SweepLines
@@ -63,7 +63,7 @@ class _Sweep:
         self._by_point: dict[int, list[TrialRecord]] = {}
 
     def _note(self, point: PlanPoint, trial: TrialRecord) -> None:
-        self._num_here += 1
+        self._num_here += trial.status != INTERRUPTED  # which is measured again
         self._by_point.setdefault(point.index, []).append(trial)
 
     @property
@@ -164,7 +164,7 @@ class SweepTable(_Sweep):
         tokens = sum(trial.committed_tokens for trial in trials)
         lengths = [trial.acceptance_length for trial in trials if trial.acceptance_length is not None]
         return [
-            str(len(trials)) if trials else "",
+            str(sum(trial.status != INTERRUPTED for trial in trials)) if trials else "",
             f"{tokens / wall_s:,.1f}" if wall_s and not failed else "",
             f"{sum(lengths) / len(lengths):.2f}" if lengths else "",
             "" if failed is None else _describe_trial(failed),

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import specbench
+from specbench.engine.config import LOOKUP_DRAFTERS, drafter_parts
 from specbench.engine.optimizations.defects import known_defects
 from specbench.errors import ResultsError
 from specbench.measure import telemetry
@@ -26,6 +27,10 @@ STEP_FIGURES = {
     "other_idle_ms": "other_idle",
 }
 """Figures of a step -> the field of :class:`~specbench.measure.telemetry.StepTimes` that each is of."""
+
+
+DRAFTER_SETTINGS = "drafter_settings"
+"""Axis of a trial that no engine was built for: ``drafter`` of its scenario."""
 
 
 @dataclass(frozen=True)
@@ -169,7 +174,18 @@ def coordinates_of(trial: TrialRecord) -> dict[str, Any]:
     axes: Mapping[str, Any] = trial.axes
     names = ("model", "drafter", "acceptance", "workload", "concurrency", "draft_len", "isl", "osl")
     found = {name: axes.get(name) for name in names}
-    return {"point": trial.point, "variant": trial.variant, **found, **by_batch_size(axes)}
+    return {"point": trial.point, "variant": trial.variant, **found, **by_batch_size(axes), **drafting_of(trial)}
+
+
+def drafting_of(trial: TrialRecord) -> dict[str, Any]:
+    """What a :class:`Point` says of how drafts are made: as the engine was told; where none was built, as was asked."""
+    told = (trial.subject.get("engine") or {}).get("drafter") or trial.axes.get(DRAFTER_SETTINGS) or {}
+    looks_up = any(part in LOOKUP_DRAFTERS for part in drafter_parts(str(told.get("name") or "none")))
+    return {
+        "draft_model": trial.subject.get("draft_model") or told.get("model"),
+        "tree": dict(told.get("tree") or {}),
+        **{name: told.get(name) if looks_up else None for name in ("min_ngram", "max_ngram")},
+    }
 
 
 def by_batch_size(axes: Mapping[str, Any]) -> dict[str, Any]:

@@ -163,13 +163,16 @@ def _list_lines(points: Sequence[Point], cells: Sequence[BreakEvenCell]) -> list
     axes = _telling_axes(points)
     found: dict[str, tuple[Point, list[BreakEvenCell]]] = {}
     for point, cell in zip(points, cells, strict=True):
-        place = repr((point.drafter, point.draft_len, [point.axes.get(key) for key in axes]))
+        own_drafts = (point.drafter, point.draft_len, point.draft_model, point.tree)
+        place = repr((*own_drafts, [point.axes.get(key) for key in axes]))
         found.setdefault(place, (point, []))[1].append(cell)
     lines = []
     for point, unsorted in found.values():
         line = sorted(unsorted, key=lambda cell: cell.concurrency)
         own = {key: point.axes[key] for key in axes if key in point.axes}
-        lines.append(BreakEvenLine(point.drafter, point.draft_len, own, line, *find_break_even(line)))
+        low, high, answer = find_break_even(line)
+        drafts = (point.tree, point.draft_model)
+        lines.append(BreakEvenLine(point.drafter, point.draft_len, own, line, low, high, answer, *drafts))
     return lines
 
 

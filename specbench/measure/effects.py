@@ -116,18 +116,11 @@ def _compare_range(units: UnitTable, name: str, weights: FloatArray, step_us: fl
     before, after = (arm.ranges_ns[name] / arm.steps / 1e3 for arm in (units.baseline, units.candidate))
     baseline_us, candidate_us = float(weights @ before), float(weights @ after)
     share = 100 * baseline_us / step_us if step_us else None
-    effect = Effect(None, None, None)
-    if baseline_us > 0:
+    found = RangeEffect(None, None, None, baseline_us, candidate_us, share, units.lanes[name])
+    if found.has_baseline:
         # A ratio of means, so that units without the range count; its error by linearising it (Cochran 1977).
         ratio = candidate_us / baseline_us
         spread = (after - ratio * before) / baseline_us + (ratio - 1)
         effect = make_effect(estimate_units_of(spread, units.process).estimate, bound, lambda value: 100 * value)
-    return RangeEffect(
-        effect.delta_pct,
-        effect.ci_low_pct,
-        effect.ci_high_pct,
-        baseline_us,
-        candidate_us,
-        share,
-        units.lanes[name],
-    )
+        found = dataclasses.replace(found, **dataclasses.asdict(effect))
+    return found

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from specbench.errors import EngineError, InputError, ResultsError
+from specbench.measure.analysis import DRAFTER_SETTINGS
 from specbench.measure.arm_loads import warm_up_arm
 from specbench.measure.arms import Arms, OpenArm
 from specbench.measure.clock import Clock, SystemClock, iso_utc
@@ -137,7 +138,7 @@ def fail_trial(
         status=FAILED,
         started_utc=started_utc,
         variant=point.variant,
-        axes={**named, **point.axes, **point.coordinates},
+        axes={**named, DRAFTER_SETTINGS: scenario.get("drafter"), **point.axes, **point.coordinates},
         label="natural",
         subject={},
         wall_ns=0,

@@ -78,12 +78,19 @@ def say_where_it_comes_from(comparison: Comparison) -> list[str]:
         return ["Where the difference comes from is not resolved: no part of it alone is told from none."]
     name = max(resolved, key=lambda part: parts[part] * sign)
     share = parts[name] / total
-    part = f"{100 * parts[name]:+.3f} of {100 * total:+.3f} log points"
     lead = "Most of the difference is" if share > MOST else "Of the difference, what is told from none is mostly"
-    line = f"{lead} {_PARTS.get(name, name)}: {part} ({share * 100:.0f}%)."
+    line = f"{lead} {_PARTS.get(name, name)}: {_describe_part(parts[name], total)}."
     if name == "other_idle":
         line += " No named range shows it: look for waits, locks and work outside of the ranges."
     return [line]
+
+
+def _describe_part(part: float, total: float) -> str:
+    """How much of the whole a part is; of one that is more than the whole, what the others take back."""
+    points = f"{100 * part:+.3f}"
+    if part / total > 1:
+        return f"{points} log points, of which the other parts leave {100 * total:+.3f}"
+    return f"{points} of {100 * total:+.3f} log points ({100 * part / total:.0f}%)"
 
 
 def _excludes_zero(effect: Effect | Comparison | None) -> bool:

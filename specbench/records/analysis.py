@@ -45,6 +45,9 @@ class Point:
     :param counters: what its variants counted in the steps of this point.
     :param runtime_draft_len: K by the step's batch, largest batch size -> K; empty: ``draft_len`` in every step, which
         is the largest of them else.
+    :param draft_model: the draft head or draft model that was loaded, by its name or where it is; None: none.
+    :param tree: ``{top_k, depth, num_nodes}`` of the draft tree; empty: one draft token follows another.
+    :param min_ngram: the shortest suffix that is looked up, in tokens, ``max_ngram`` the longest; None: no lookup.
     """
 
     point: int
@@ -93,6 +96,10 @@ class Point:
     trial_tokens_per_s: list[float] = field(default_factory=list)
     counters: ToggleCounts = field(default_factory=dict)
     runtime_draft_len: dict[str, int] = field(default_factory=dict)
+    draft_model: str | None = None
+    tree: dict[str, int] = field(default_factory=dict)
+    min_ngram: int | None = None
+    max_ngram: int | None = None
 
 
 @dataclass(frozen=True)

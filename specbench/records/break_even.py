@@ -45,6 +45,7 @@ class BreakEvenLine:
     """One drafter and K over concurrency.
 
     :param axes: what else of the sweep tells this line from the others, scenario key in full -> value.
+    :param tree: of its points, see :class:`~specbench.records.Point`; ``draft_model`` likewise.
     :param pays_up_to: the largest concurrency at which it pays; ``stops_by`` the least above that at which it does not.
         Both None where no single break-even can be named.
     :param answer: in words: ``stops paying between 4 and 16``.
@@ -57,6 +58,8 @@ class BreakEvenLine:
     pays_up_to: int | None
     stops_by: int | None
     answer: str
+    tree: dict[str, int] = field(default_factory=dict)
+    draft_model: str | None = None
 
 
 @dataclass(frozen=True)

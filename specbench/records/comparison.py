@@ -13,6 +13,9 @@ CANDIDATE, ALONE, ALL_BUT, PAIR = "candidate", "alone", "all but", "pair"
 """Roles of a comparison in ``ab``: what was asked, and with ``--each`` what its parts contribute."""
 EQUAL_ARMS, DELAY, SWAPPED = "A/A", "delay", "swapped"
 """Roles of a comparison in ``selftest``."""
+NEXT_TO_NONE = 0.01
+"""Of the candidate's time in a range: a baseline with less of it does not do that work, as without a drafter drafting,
+and what it takes more there is no change of it."""
 
 
 @dataclass(frozen=True)
@@ -42,6 +45,7 @@ class Effect:
 class RangeEffect:
     """Change of the time a named range takes a step, candidate against baseline: negative takes less.
 
+    :param delta_pct: None as well where the baseline has next to none of the range.
     :param baseline_us: mean microseconds a step in the baseline; ``candidate_us`` likewise.
     :param share_pct: the baseline's range as a percentage of its step: an upper limit on what
         removing it could gain.
@@ -54,6 +58,11 @@ class RangeEffect:
     candidate_us: float
     share_pct: float | None = None
     lane: str = "host"
+
+    @property
+    def has_baseline(self) -> bool:
+        """Whether the baseline has enough of the range for a change of it to say something."""
+        return self.baseline_us > 0 and self.baseline_us >= NEXT_TO_NONE * self.candidate_us
 
 
 @dataclass(frozen=True)

@@ -58,6 +58,8 @@ COMPLETE = ("complete", "timeout")
 """Status of a trial that is not measured again."""
 WINDOW = "window"
 """Finish reason of a request that was cut with its decode window, as planned."""
+INTERRUPTED = "interrupted"
+"""Status of a trial that the user cut: another attempt follows."""
 FAILED = "failed"
 """Status of a trial whose point could not be measured."""
 PLANNED, BUDGET = "planned", "budget"

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from specbench.records import DOES_NOT_PAY, NOT_CLEAR, NOT_COMPARED, PAYS, BreakEven, BreakEvenCell, BreakEvenLine
 from specbench.report.layout import MISSING, Block, Cell, Judged, Prose, Quantity, Table
 from specbench.report.sweep_plots import SpeedupLine, SpeedupMark
-from specbench.report.words import confidence_words, plural, point_words, short_keys, value_words
+from specbench.report.words import confidence_words, plural, point_words, short_keys, tree_words, value_words
 
 MARKS = {PAYS: "+", DOES_NOT_PAY: "-", NOT_CLEAR: "?", NOT_COMPARED: ""}
 TONES = {PAYS: "good", DOES_NOT_PAY: "bad", NOT_CLEAR: "warn", NOT_COMPARED: ""}
@@ -31,9 +31,9 @@ def break_even_blocks(found: BreakEven | None) -> tuple[Block, ...]:
 
 
 def name_line(line: BreakEvenLine) -> str:
-    """``ngram, K = 4``, and what else tells it from the others."""
-    axes = f", {point_words(line.axes)}" if line.axes else ""
-    return f"{line.drafter}, K = {line.draft_len}{axes}"
+    """``eagle3, K = 4, a tree of 12 nodes (...)``, and what else tells it from the others."""
+    parts = (line.drafter, f"K = {line.draft_len}", tree_words(line.tree), point_words(line.axes))
+    return ", ".join(part for part in parts if part)
 
 
 def speedup_cell(cell: BreakEvenCell) -> Cell:

@@ -227,7 +227,7 @@ def _range_row(name: str, effect: RangeEffect) -> tuple[Cell, ...]:
         name if effect.lane == "host" else f"{name} ({effect.lane})",
         Quantity(effect.baseline_us),
         Quantity(effect.candidate_us),
-        Quantity(effect.delta_pct, decimals=decimals, signed=True),
+        Quantity(effect.delta_pct if effect.has_baseline else None, decimals=decimals, signed=True),
         Span(effect.ci_low_pct, effect.ci_high_pct, decimals),
         Quantity(effect.share_pct, decimals=1),
     )

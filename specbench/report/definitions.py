@@ -16,10 +16,15 @@ DEFINITIONS: tuple[tuple[str, str], ...] = (
     ("E2E", "from the moment a request may be admitted to its last token"),
     (
         "acceptance length",
-        "tokens a request and target step, bonus token included; each step weighs the same",
+        "tokens a request and target step, bonus token included; each step weighs the same, and one in which a request "
+        "ends counts with the tokens up to there",
     ),
     ("conditional", "rate at a draft position where every position before it was accepted"),
-    ("joint", "rate at which a position and every one before it were accepted, requests that had ended left out"),
+    (
+        "joint",
+        "rate at which a position and every one before it were accepted, requests that had ended left out, so that 1 + "
+        "the sum of them may be above the acceptance length",
+    ),
     ("step", "wall time / engine steps, prefill included = device + host exposed + other idle"),
     ("device", "the device executes something (on the CPU: the worker, dispatch included)"),
     ("host exposed", "the host prepares while the device idles; host total is all of it, hidden or not"),

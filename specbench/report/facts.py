@@ -8,7 +8,7 @@ from pathlib import PurePath
 from typing import Any
 
 from specbench.records import Analysis, Difference, Point
-from specbench.report.words import draft_len_words, plural, setting_words
+from specbench.report.words import draft_len_words, lookup_words, plural, setting_words, tree_words
 
 CHECKOUT = "process.worktree"
 Pairs = tuple[tuple[str, str], ...]
@@ -17,10 +17,10 @@ Pairs = tuple[tuple[str, str], ...]
 def run_facts(analysis: Analysis) -> Pairs:
     """The set-up of a run, as its first point saw it."""
     point = analysis.points[0]
-    draft = draft_len_words(point.draft_len, point.runtime_draft_len)
+    draft = _join(draft_len_words(point.draft_len, point.runtime_draft_len), tree_words(point.tree))
     facts = [
         ("model", _model(point.model, analysis.subject)),
-        ("drafter", _join(point.drafter, draft, f"{point.acceptance} acceptance")),
+        ("drafter", _join(drafter_words(point), draft, f"{point.acceptance} acceptance")),
         ("workload", _join(point.workload, _lengths(point), f"concurrency {point.concurrency}")),
         ("engine", _engine(analysis.subject)),
         ("variant", point.variant),
@@ -36,7 +36,7 @@ def setup_facts(analysis: Analysis) -> Pairs:
     varied = _varied_keys(analysis)
     facts = [
         ("model", "" if _varies("model", varied) else _model(*_model_of(analysis))),
-        ("drafter", _drafter(analysis.scenario, varied)),
+        ("drafter", _drafter(analysis, varied)),
         ("workload", _workload(analysis.scenario.get("workload") or {}, varied)),
         ("engine", _engine(analysis.subject, varied)),
         ("warm-up", _warmup(analysis) if analysis.warmup else ""),
@@ -104,18 +104,39 @@ def _model_of(analysis: Analysis) -> tuple[str, Mapping[str, Any]]:
     return str(source or ""), analysis.subject
 
 
-def _drafter(scenario: Mapping[str, Any], varied: frozenset[str]) -> str:
-    drafter, acceptance = scenario.get("drafter") or {}, scenario.get("acceptance") or {}
+def drafter_words(point: Point) -> str:
+    """``eagle3, smollm2-135m-eagle3``: the drafter, its head or model, and what it looks up."""
+    return _join(point.drafter, point.draft_model, lookup_words(point.min_ngram, point.max_ngram))
+
+
+def _drafter(analysis: Analysis, varied: frozenset[str]) -> str:
+    """What the points draft with in common; of several drafters, each that has more to it than its name."""
+    told = {_join(drafter_words(point), tree_words(point.tree)): point.drafter for point in analysis.points}
+    several = "; ".join(words for words, name in told.items() if words != name)
+    drafter = analysis.scenario.get("drafter") or {}
     if not isinstance(drafter, dict) or _varies("drafter.name", varied):
-        return ""
+        return several
+    return "; ".join((_common_drafter(analysis, drafter, varied), *([several] if several and len(told) > 1 else [])))
+
+
+def _common_drafter(analysis: Analysis, drafter: Mapping[str, Any], varied: frozenset[str]) -> str:
+    scenario = analysis.scenario
+    acceptance = scenario.get("acceptance") or {}
     is_varied = _varies("drafter.draft_len", varied) or _varies("drafter.runtime_draft_len", varied)
     shown_len = "" if is_varied else draft_len_words(drafter.get("draft_len"), _runtime_draft_len(scenario))
     tree = drafter.get("tree")
     if isinstance(tree, dict) and not _varies("drafter.tree", varied):
-        shown_len = _join(shown_len, f"a tree of {tree.get('num_nodes')} nodes, top {tree.get('top_k')}")
+        shown_len = _join(shown_len, tree_words(tree))
     mode = acceptance.get("mode") if isinstance(acceptance, dict) and not _varies("acceptance", varied) else None
-    model = "" if _varies("drafter.model", varied) else drafter.get("model") or ""
-    return _join(drafter.get("name"), model, shown_len, f"{mode} acceptance" if mode else "")
+    model = "" if _varies("drafter.model", varied) else _common(analysis, "draft_model") or drafter.get("model")
+    lookup = lookup_words(_common(analysis, "min_ngram"), _common(analysis, "max_ngram"))
+    return _join(drafter.get("name"), model, lookup, shown_len, f"{mode} acceptance" if mode else "")
+
+
+def _common(analysis: Analysis, name: str) -> Any:
+    """What all points have; None where they differ."""
+    values = {getattr(point, name) for point in analysis.points}
+    return values.pop() if len(values) == 1 else None
 
 
 def _runtime_draft_len(scenario: Mapping[str, Any]) -> Mapping[Any, int] | None:

@@ -12,7 +12,7 @@ import pandas as pd
 from specbench import encoding
 from specbench.errors import ResultsError
 from specbench.records import Analysis, Comparison
-from specbench.report.formats.csv import flatten_comparison, flatten_points
+from specbench.report.formats.csv import flatten_comparison, flatten_line, flatten_points
 from specbench.report.reading import analysis_path, read_analysis
 
 NESTED = ("steps", "ranges", "device_busy")
@@ -78,13 +78,9 @@ def _range_rows(comparison: Comparison) -> list[dict[str, Any]]:
 
 
 def _cell_rows(analysis: Analysis) -> list[dict[str, Any]]:
-    """``drafter``, ``draft_len``, the line's other axes, then the cell's own figures."""
+    """``drafter``, ``draft_len``, the head and the tree, the line's other axes, then the cell's own figures."""
     lines = [] if analysis.break_even is None else analysis.break_even.lines
-    return [
-        {"drafter": line.drafter, "draft_len": line.draft_len, **line.axes, **encoding.to_json(cell)}
-        for line in lines
-        for cell in line.cells
-    ]
+    return [{**flatten_line(line), **line.axes, **encoding.to_json(cell)} for line in lines for cell in line.cells]
 
 
 def _frame(path: Path, left_out: tuple[str, ...]) -> pd.DataFrame:

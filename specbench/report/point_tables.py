@@ -6,6 +6,7 @@ from specbench.records import Distribution, Point
 from specbench.report.counts import point_counts
 from specbench.report.layout import Cell, Quantity, Table
 
+_SEEN_GAP = 1e-3
 NO_SPLIT = "what the device executes is not known here: it needs captured steps or a profiler, so the step is not split"
 
 
@@ -53,11 +54,24 @@ def _acceptance_table(point: Point) -> Table | None:
         ("conditional", *(Quantity(rate, decimals=3) for rate in point.conditional_acceptance)),
         ("joint", *(Quantity(rate, decimals=3) for rate in point.joint_acceptance)),
     )
-    note = f"length: {Quantity(point.acceptance_length, decimals=3).number} tokens a step"
+    note = f"length: {Quantity(point.acceptance_length, decimals=3).number} tokens a step{_cut_words(point)}"
     share = drafting_share(point)
     if share is not None:
         note += f"; drafting takes {share * 100:.1f}% of the device's time"
     return Table("Acceptance by draft position", ("", *positions), rows, note=note)
+
+
+def _cut_words(point: Point) -> str:
+    """Why the length is below what the rates add up to, where it is: each is of the requests that went on to it."""
+    rates = [rate for rate in point.joint_acceptance if rate is not None]
+    whole = 1 + sum(rates)
+    if point.acceptance_length is None or len(rates) < len(point.joint_acceptance):
+        return ""
+    if whole - point.acceptance_length < _SEEN_GAP:
+        return ""
+    why = "a request's last step ends at its output cap or stop token, and positions behind that are in no rate"
+    why += "; nor are those above a step's K" if point.runtime_draft_len else ""
+    return f" (1 + the joint rates come to {whole:.3f}: {why})"
 
 
 def drafting_share(point: Point) -> float | None:

@@ -8,7 +8,7 @@ from typing import Any
 from specbench.records import FAILED, Analysis, Point
 from specbench.report.layout import NUM_SHOWN_SECTIONS, Block, Cell, Quantity, Section, Span, Table
 from specbench.report.point_tables import point_tables
-from specbench.report.words import by_batch_words, plural, point_words, short_keys, value_words
+from specbench.report.words import by_batch_words, plural, point_words, short_keys, tree_size_words, value_words
 
 _COLUMNS = ("tok/s", "per user", "accept.", "TTFT p50", "TPOT p50", "step", "device", "exposed")
 
@@ -52,10 +52,20 @@ def _overlap(best: Point, other: Point) -> bool:
 def point_coordinates(point: Point, points: Sequence[Point]) -> dict[str, Any]:
     """What tells this point from the others: its axes, and the variant where that differs."""
     draft_len = by_batch_words(point.runtime_draft_len) or point.draft_len
-    axes = dict(point.axes) or {"concurrency": point.concurrency, "draft_len": draft_len}
+    axes = dict(point.axes) or {"concurrency": point.concurrency, "draft_len": draft_len, **_drafts(point, points)}
     if "variant" not in axes and len({other.variant for other in points}) > 1:
         return {"variant": point.variant, **axes}
     return axes
+
+
+def _drafts(point: Point, points: Sequence[Point]) -> dict[str, Any]:
+    """Its head and its tree, where those of the points differ."""
+    found: dict[str, Any] = {}
+    if len({other.draft_model for other in points if other.draft_model}) > 1:
+        found["draft_model"] = point.draft_model
+    if len({repr(other.tree) for other in points}) > 1:
+        found["tree"] = tree_size_words(point.tree) if point.tree else None
+    return found
 
 
 def wide_table(points: Sequence[Point], title: str = "Points") -> Table:

@@ -110,6 +110,26 @@ def draft_len_words(draft_len: Any, by_batch_size: Mapping[Any, int] | None) -> 
     return f"K = {shown}" if shown else ""
 
 
+def tree_words(tree: Mapping[str, Any]) -> str:
+    """``a tree of 12 nodes (top_k 4, depth 4)``; empty for none.
+
+    :param tree: ``drafter.tree``: ``{top_k, depth, num_nodes}``.
+    """
+    return f"a tree of {tree_size_words(tree)}" if tree else ""
+
+
+def tree_size_words(tree: Mapping[str, Any]) -> str:
+    """``12 nodes (top_k 4, depth 4)``."""
+    return f"{tree.get('num_nodes')} nodes (top_k {tree.get('top_k')}, depth {tree.get('depth')})"
+
+
+def lookup_words(min_ngram: int | None, max_ngram: int | None) -> str:
+    """``looks up 2 to 5 tokens``; empty where nothing is looked up."""
+    if min_ngram is None or max_ngram is None:
+        return ""
+    return f"looks up {min_ngram} to {max_ngram} tokens" if min_ngram < max_ngram else f"looks up {max_ngram} tokens"
+
+
 def by_batch_words(by_batch_size: Mapping[Any, int]) -> str:
     """``4 up to batch 2, 1 up to batch 8``: K by the largest batch size that has it."""
     sizes = sorted((int(size), draft_len) for size, draft_len in by_batch_size.items())

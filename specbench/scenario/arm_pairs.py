@@ -19,6 +19,7 @@ from specbench.scenario.point_book import PointBook
 from specbench.scenario.resolve import ResolvedScenario
 from specbench.scenario.schema import Scenario
 from specbench.scenario.settled import write_scenario
+from specbench.scenario.variants import naming
 
 
 class PairBook(PointBook):
@@ -41,7 +42,10 @@ class PairBook(PointBook):
         :raises ScenarioError: the arms do not do the same work, or nothing differs.
         """
         names = (f"--baseline {shorten(baseline.name)}", f"--candidate {shorten(candidate.name)}")
-        first, second = (self.add(arm.scenario, arm.name, coordinates) for arm in (baseline, candidate))
+        with naming(baseline.name, "--baseline"):
+            first = self.add(baseline.scenario, baseline.name, coordinates)
+        with naming(candidate.name, "--candidate"):
+            second = self.add(candidate.scenario, candidate.name, coordinates)
         before, after = self.resolved[first].scenario, self.resolved[second].scenario
         refuse_unlike(before, after, names)
         refuse_simulated_beside_real(before, after, names)

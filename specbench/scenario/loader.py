@@ -19,7 +19,7 @@ from specbench.scenario.masking import NAMES_OF_FILES
 from specbench.scenario.overrides import Override, apply_overrides, expand_shorthand, parse_override
 from specbench.scenario.places import Places, describe_value, dotted, raise_issues
 from specbench.scenario.schema import Scenario
-from specbench.scenario.variants import variant_overrides
+from specbench.scenario.variants import naming, variant_overrides
 from specbench.scenario.yaml12 import MAX_BYTES, YamlError, read_yaml, to_plain
 
 
@@ -63,14 +63,23 @@ class ScenarioFile:
         changes = variant_overrides(variant, self.base)
         if not allow_shadowed:
             _refuse_shadowed(self.overrides, changes, variant)
-        return self.changed(changes)
+        with naming(variant):
+            return self.changed(changes)
+
+    def named_variant(self, name: str) -> Scenario:
+        """A variant that the scenario names, applied, whatever of ``overrides`` it replaces.
+
+        :raises InputError: what is wrong with it.
+        """
+        with naming(name, "variant"):
+            return self.changed(variant_overrides(name, self.base))
 
     def all_variants(self) -> dict[str, Scenario]:
         """Every variant that the scenario names, applied.
 
         :raises InputError: the first of them that is wrong.
         """
-        return {name: self.changed(variant_overrides(name, self.base)) for name in self.base.variants}
+        return {name: self.named_variant(name) for name in self.base.variants}
 
     def changed(self, overrides: Sequence[Override], *, drop: Sequence[str] = ()) -> Scenario:
         """The scenario with ``overrides`` on top, checked, its defaults still open.

@@ -202,6 +202,7 @@ def _set(data: dict[str | int, Any], places: Places, override: Override) -> None
     for depth, part in enumerate(override.path[:-1]):
         if target.get(part) is None:
             target[part] = {}
+            places.replace(override.path[: depth + 1], override.place)
         target = target[part]
         if not isinstance(target, dict):
             raise ScenarioError(

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 from specbench.engine.config import ModelSpec
@@ -44,10 +45,8 @@ class PointBook:
         :param coordinates: of the sweep.
         :raises InputError: as :meth:`resolve`, naming the coordinates.
         """
-        try:
+        with locating(coordinates):
             resolved = self.resolve(scenario)
-        except InputError as error:
-            raise _locate(error, coordinates) from None
         place = repr(sorted(coordinates.items()))
         for known in self._at.setdefault(place, []):
             if self.resolved[known].scenario == resolved.scenario:
@@ -76,8 +75,16 @@ class PointBook:
         return max((resolved.scenario.measure.warmup_requests or 0 for resolved in self.resolved), default=0)
 
 
-def _locate(error: InputError, coordinates: Mapping[str, Any]) -> InputError:
-    if not coordinates:
-        return error
-    point = ", ".join(f"{key}={value}" for key, value in coordinates.items())
-    return type(error)(f"at {point}: {error.what}", where=error.where, hint=error.hint)
+@contextmanager
+def locating(coordinates: Mapping[str, Any]) -> Iterator[None]:
+    """Name the coordinates of a point, where it has any, in what is wrong with it.
+
+    :raises InputError: what was raised inside.
+    """
+    try:
+        yield
+    except InputError as error:
+        if not coordinates:
+            raise
+        point = ", ".join(f"{key}={value}" for key, value in coordinates.items())
+        raise type(error)(f"at {point}: {error.what}", where=error.where, hint=error.hint) from None

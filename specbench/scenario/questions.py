@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -26,14 +27,14 @@ from specbench.scenario.overrides import Override
 from specbench.scenario.places import Places, dotted, raise_issues, shorten
 from specbench.scenario.plan import PERIOD_STEPS, SEGMENT_STEPS, AbSettings, PlanPoint, Question, RunPlan
 from specbench.scenario.planner import BASE, require_recorded
-from specbench.scenario.point_book import PointBook
+from specbench.scenario.point_book import PointBook, locating
 from specbench.scenario.resolve import ResolvedScenario, model_spec, resolve
 from specbench.scenario.schema import Scenario
 from specbench.scenario.settled import settle, write_scenario
 from specbench.scenario.sizing import Calibration, plan_question, plan_sweep
 from specbench.scenario.sweep import SweepPoint, expand_sweep, merged_points, refuse_void
 from specbench.scenario.units import parse_duration, parse_percent
-from specbench.scenario.variants import ON, variant_overrides
+from specbench.scenario.variants import ON, naming, variant_overrides
 from specbench.scenario.yaml12 import KeyPath
 
 __all__ = [
@@ -191,7 +192,9 @@ def _sweep_points(file: ScenarioFile, variant: str | None) -> PointBook:
     for point in expand_sweep(file):
         refuse_void(changes, point, who)
         name = str(point.coordinates.get(VARIANT) or variant or BASE)
-        book.add(_change(file, point, changes), name, point.coordinates)
+        with naming(variant) if variant is not None else nullcontext():
+            changed = _change(file, point, changes)
+        book.add(changed, name, point.coordinates)
     for line in merged_points(file):
         book.note(line)
     return book
@@ -269,7 +272,8 @@ def _first_replacing(change: Override, overrides: Iterable[Override]) -> KeyPath
 
 def _arm(file: ScenarioFile, point: SweepPoint, changes: _Changes) -> Arm:
     refuse_void(changes.overrides, point, f"{changes.flag} {shorten(mask(changes.name))}")
-    return Arm(mask(changes.name), _change(file, point, changes.overrides))
+    with naming(changes.name, changes.flag):
+        return Arm(mask(changes.name), _change(file, point, changes.overrides))
 
 
 def _level(arms: list[Arm]) -> list[Arm]:
@@ -284,7 +288,8 @@ def _level(arms: list[Arm]) -> list[Arm]:
 
 
 def _change(file: ScenarioFile, point: SweepPoint, overrides: Sequence[Override]) -> Scenario:
-    return file.changed([*point.overrides, *overrides], drop=("sweep", "variants"))
+    with locating(point.coordinates):
+        return file.changed([*point.overrides, *overrides], drop=("sweep", "variants"))
 
 
 def _resolve_point(

@@ -6,13 +6,15 @@ a toggle goes by its name, any other scenario key in full.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 from specbench.engine.optimizations.base import load_toggle
-from specbench.errors import ScenarioError, nearest_hint
+from specbench.errors import InputError, ScenarioError, nearest_hint
 from specbench.registry import OPTIMIZATIONS
 from specbench.scenario.applicable import default_study
+from specbench.scenario.masking import mask
 from specbench.scenario.overrides import Override, parse_key, parse_value, split_commas
 from specbench.scenario.places import Places, dotted, shorten
 from specbench.scenario.plan import NOT_MEASURED
@@ -38,6 +40,24 @@ def variant_overrides(text: str, scenario: Scenario, *, flag: str = "--variant")
         where=f"{flag} {shorten(text) or repr(text)}",
         hint=nearest_hint(text, known) or "name one of these, or write key=value,key=value",
     )
+
+
+@contextmanager
+def naming(text: str, flag: str = "--variant") -> Iterator[None]:
+    """Name the variant in what is wrong with the scenario that it makes, where the place of the fault does not.
+
+    A variant may be wrong on top of what a command line changed: the place is then that change. Only for a scenario
+    that is right without the variant.
+
+    :raises InputError: what was raised inside.
+    """
+    try:
+        yield
+    except InputError as error:
+        where, who = error.where or "", f"{flag} {shorten(mask(text))}"
+        if where.startswith(f"{flag} ") or f"(variant {text!r})" in where:
+            raise
+        raise type(error)(error.what, where=f"{who}: {where}" if where else who, hint=error.hint) from None
 
 
 def _named(name: str, changes: Mapping[str, Any], places: Places) -> list[Override]:

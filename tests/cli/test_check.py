@@ -131,3 +131,78 @@ def test_a_wrong_variant_is_found_though_nobody_asked_for_it(cli: Cli, tmp_path:
     outcome = cli("check", str(path))
     assert outcome.code == 2
     assert f"{path}:4 (variant 'long'): workload.osl" in outcome.stderr
+
+
+DRAFTERS = str(SCENARIOS / "drafters.yaml")
+TREE = "drafter={name: eagle3, tree: {top_k: 4, depth: 4, num_nodes: 12}}"
+NO_TREES = "drafter.tree: the drafter ngram drafts no trees"
+
+
+def test_what_run_takes_is_right_and_a_variant_that_is_wrong_beside_it_is_named(cli: Cli) -> None:
+    outcome = cli("check", DRAFTERS, "--set", TREE)
+    assert (outcome.code, outcome.stderr) == (0, "")
+    assert "# variants: none, eagle3: each is right as well" in outcome.stdout
+    assert f"# variant ngram: --set drafter: {NO_TREES}" in outcome.stdout
+    assert "# variant mtp: --set drafter: drafter.tree: the drafter mtp drafts no trees" in outcome.stdout
+    summary = json.loads(cli("check", DRAFTERS, "--set", TREE, "--json").stdout)["summary"]
+    assert summary["variants"] == ["none", "eagle3"]
+    assert list(summary["wrong_variants"]) == ["ngram", "mtp"]
+    assert summary["tree"] == {"top_k": 4, "depth": 4, "num_nodes": 12}
+
+
+def test_the_plan_names_the_tree(cli: Cli) -> None:
+    by_default = cli("check", DRAFTERS, "--set", TREE).stdout
+    assert "at concurrency 1, K = 4, a tree of 12 nodes (top_k 4, depth 4), 5120 output tokens" in by_default
+    changed = cli("check", DRAFTERS, "--set", TREE, "--set", "drafter.tree.top_k=2").stdout
+    assert "a tree of 12 nodes (top_k 2, depth 4)" in changed
+    assert "tree" not in cli("check", DRAFTERS).stdout.split("# plan: ")[1].splitlines()[0]
+
+
+def test_a_key_below_one_that_the_command_line_made_is_placed_there(cli: Cli) -> None:
+    outcome = cli("check", DRAFTERS, "--set", "drafter.tree.top_k=2")
+    assert outcome.code == 2
+    assert outcome.stderr.startswith(
+        "error: --set drafter.tree.top_k: drafter.tree: the drafter ngram+eagle3 drafts no"
+    )
+
+
+@pytest.mark.parametrize("command", ["check", "run", "sweep"])
+def test_a_variant_that_is_asked_for_is_refused_by_its_name(cli: Cli, command: str, tmp_path: Path) -> None:
+    path = tmp_path / "x.yaml"
+    path.write_text("model: tiny\ndrafter: {name: eagle3, tree: {}}\nvariants:\n  ngram: {drafter: {name: ngram}}\n")
+    outcome = cli(command, str(path), "--variant", "ngram")
+    assert (outcome.code, outcome.stdout) == (2, "")
+    assert outcome.stderr.startswith(f"error: --variant ngram: {path}:2: {NO_TREES}")
+
+
+def test_a_comparison_names_the_arm_that_is_wrong(cli: Cli) -> None:
+    arms = ["--baseline", "none", "--candidate", "eagle3", "--candidate", "ngram"]
+    outcome = cli("ab", DRAFTERS, *arms, "--set", TREE)
+    assert outcome.code == 2
+    assert outcome.stderr.startswith(f"error: --candidate ngram: --set drafter: {NO_TREES}")
+
+
+def test_a_wrong_variant_of_the_file_or_of_a_set_is_refused_by_its_name(cli: Cli, tmp_path: Path) -> None:
+    path = tmp_path / "x.yaml"
+    start = "model: smollm2-135m\ndrafter: {name: eagle3, tree: {}}\n"
+    path.write_text(f"{start}variants:\n  ngram: {{drafter: {{name: ngram}}}}\n")
+    outcome = cli("check", str(path))
+    assert outcome.code == 2
+    assert outcome.stderr.startswith(f"error: variant ngram: {path}:2: {NO_TREES}")
+    outcome = cli("check", DRAFTERS, "--set", TREE, "--set", "variants.more={drafter.draft_len: 3}")
+    assert outcome.code == 2  # what is set there is asked about; ngram, wrong as well, is not
+    assert outcome.stderr.startswith("error: --set variants.more (variant 'more'): drafter.draft_len: found K = 3")
+
+
+def test_a_sweep_that_is_wrong_beside_a_set_is_told_and_its_own_set_refused(cli: Cli, tmp_path: Path) -> None:
+    path = tmp_path / "x.yaml"
+    path.write_text("model: smollm2-135m\ndrafter: eagle3\nsweep: {drafter: [ngram, eagle3]}\n")
+    told = "at drafter.name=ngram: the drafter ngram drafts no trees"
+    outcome = cli("check", str(path), "--set", TREE)
+    assert (outcome.code, outcome.stderr) == (0, "")
+    assert f"# sweep: --set drafter: drafter.tree: {told}" in outcome.stdout
+    assert "points, each is right" not in outcome.stdout
+    refused = cli("check", str(path), "--set", TREE, "--set", "sweep.drafter=eagle3,ngram")
+    assert refused.code == 2
+    assert told in refused.stderr
+    assert told in cli("sweep", str(path), "--set", TREE, "--out", str(tmp_path / "out")).stderr

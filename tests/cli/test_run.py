@@ -282,6 +282,23 @@ def test_other_threads_or_weights_are_not_resumed(
     assert {name: after[name] for name in before} == before  # what was measured is still there
 
 
+def test_a_report_names_the_head_that_was_found_and_the_tree(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    tree = "{name: eagle3, tree: {top_k: 2, depth: 2, num_nodes: 3}}"
+    model = "model: random:smollm2-135m\n"  # the shape that the shipped head is for
+    small = "workload: {kind: random_tokens, num_requests: 1, isl: 8, osl: 4, concurrency: 1}\n"
+    cheap = "measure: {warmup_requests: 0}\nengine: {device: cpu, dtype: float32, num_threads: 1}\n"
+    Path("x.yaml").write_text(f"{model}drafter: {tree}\n{small}{cheap}")
+    assert main(["run", "x.yaml", "--out", "out"]) == 0
+    words = "eagle3, smollm2-135m-eagle3, K = 2, a tree of 3 nodes (top_k 2, depth 2), strict acceptance"
+    assert words in " ".join(capsys.readouterr().out.split())
+    assert words in Path("out/report.md").read_text().replace("\\_", "_")
+    (point,) = read(Path("out"), "analysis.json")["points"]
+    assert (point["draft_model"], point["tree"]) == ("smollm2-135m-eagle3", {"top_k": 2, "depth": 2, "num_nodes": 3})
+
+
 def test_another_draft_head_is_not_resumed(
     scenario: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import re
 from dataclasses import replace
 
 import pytest
@@ -217,7 +218,8 @@ def test_a_log_gets_a_line_a_trial_with_the_time_left() -> None:
     first, second, third = stream.getvalue().splitlines()
     assert first == "2/4 trials  0:00  ETA 0:00  concurrency=4: 125.0 tok/s, 2.50 tok/step"
     assert second.endswith("concurrency=1: FAILED: the step went wrong")
-    assert third == "4/4 trials  0:00  concurrency=1: 125.0 tok/s (interrupted)"
+    # What was cut is measured again, and counted then.
+    assert third == "3/4 trials  0:00  ETA 0:00  concurrency=1: 125.0 tok/s (interrupted)"
 
 
 def test_a_terminal_gets_a_table_that_fills() -> None:
@@ -237,3 +239,16 @@ def test_a_terminal_gets_a_table_that_fills() -> None:
     assert "2.50" in last
     assert "FAILED: out of [memory]" in last
     assert "2/4 trials" in last
+
+
+def test_a_table_counts_a_trial_that_was_cut_when_it_was_measured_again() -> None:
+    stream = Terminal()
+    shown = make_sweep_observer(POINTS, 4, 0, stream)
+    for status, count in (("interrupted", "0"), ("complete", "1")):
+        shown.trial_done(POINTS[0], trial(0, 0, status=status))
+        (row,) = re.findall(
+            r"^ *1 +(\d) +125.0", stream.getvalue()[stream.getvalue().rindex("concurrency") :], re.MULTILINE
+        )
+        assert row == count
+    assert "1/4 trials" in stream.getvalue()[stream.getvalue().rindex("concurrency") :]
+    shown.finish()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import re
 import signal
 import statistics
 from pathlib import Path
@@ -58,6 +59,30 @@ def test_without_sweep_values_it_is_one_point(scenario: Path, capsys: pytest.Cap
     assert (point["variant"], point["draft_len"]) == ("ngram", 3)
 
 
+def last_count(errors: str) -> str:
+    """The ``4/4`` of the last line that counts trials."""
+    return re.findall(r"(\d+/\d+) trials", errors)[-1]
+
+
+def test_trials_that_were_cut_or_failed_are_not_counted_as_measured(
+    scenario: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["sweep", str(scenario), *TWO]) == 0
+    path = Path("out/trials.jsonl")
+    lines = path.read_text().splitlines(keepends=True)
+    cut = lines[2].replace('"status":"complete"', '"status":"interrupted"')
+    assert cut != lines[2]
+    path.write_text("".join([*lines[:2], cut]))
+    for resumed in (1, 2):  # the cut attempt stays on disk beside the whole one
+        capsys.readouterr()
+        assert main(["sweep", "--resume", "out"]) == 0
+        errors = capsys.readouterr().err
+        assert f"4 trials, {2 if resumed == 1 else 4} of them measured before" in errors
+        if resumed == 1:
+            assert last_count(errors) == "4/4"
+    assert num_lines(path) == 5
+
+
 def break_points(monkeypatch: pytest.MonkeyPatch, broken: set[int]) -> None:
     """Engines of these points' concurrency fail in their first step."""
     from specbench.errors import EngineError
@@ -89,7 +114,11 @@ def test_a_point_that_fails_is_recorded_and_the_rest_is_measured(
     assert "failed" in output
     monkeypatch.undo()
     monkeypatch.chdir(scenario.parent)
+    capsys.readouterr()
     assert main(["sweep", "--resume", "out"]) == 0  # what failed is tried again
+    errors = capsys.readouterr().err
+    assert "4 trials, 2 of them measured before" in errors
+    assert last_count(errors) == "4/4"
     assert {point["status"] for point in read("out", "analysis.json")["points"]} == {"complete"}
 
 

@@ -11,7 +11,7 @@ from fake_subject import DEVICE_NS, STEP_NS, FakeClock, FakeSubject, make_plan, 
 
 from specbench import encoding
 from specbench.errors import ResultsError
-from specbench.measure.analysis import RunContext, analyze_run
+from specbench.measure.analysis import DRAFTER_SETTINGS, RunContext, analyze_run, drafting_of
 from specbench.measure.executor import execute
 from specbench.measure.results_folder import ResultsFolder
 from specbench.measure.subject import Capabilities
@@ -83,6 +83,24 @@ def test_latency_percentiles_are_null_when_nothing_ended(tmp_path: Path) -> None
     assert (point.e2e_ms, point.tpot_ms, point.itl_ms) == (None, None, None)
     assert point.ttft_ms is not None
     assert point.status == "timeout"
+
+
+def test_a_point_tells_what_its_engine_drafted_with(tmp_path: Path) -> None:
+    point = point_of(tmp_path)
+    assert (point.draft_model, point.tree, point.min_ngram, point.max_ngram) == (None, {}, None, None)
+    with open_folder(tmp_path / "more") as folder:
+        execute(make_run(folder))
+        (trial,) = folder.contents.trials
+    tree = {"top_k": 4, "depth": 4, "num_nodes": 12}
+    settings = {"name": "ngram+eagle3", "model": None, "tree": tree, "min_ngram": 2, "max_ngram": 5}
+    told = replace(trial, subject={"engine": {"drafter": settings}, "draft_model": "smollm2-135m-eagle3"})
+    expected = {"draft_model": "smollm2-135m-eagle3", "tree": tree, "min_ngram": 2, "max_ngram": 5}
+    assert drafting_of(told) == expected
+    alone = {**settings, "name": "eagle3", "model": "/heads/mine", "tree": None}  # a device that loads no head
+    given = {"draft_model": "/heads/mine", "tree": {}, "min_ngram": None, "max_ngram": None}
+    assert drafting_of(replace(trial, subject={"engine": {"drafter": alone}})) == given
+    failed = replace(trial, subject={}, axes={**trial.axes, DRAFTER_SETTINGS: alone})  # before there was an engine
+    assert drafting_of(failed) == given
 
 
 def test_one_attempt_a_trial(tmp_path: Path) -> None:

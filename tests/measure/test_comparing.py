@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import time
 from collections.abc import Sequence
 from dataclasses import replace
@@ -28,7 +29,8 @@ from specbench.measure.comparing import compare, compare_studies, due_look, take
 from specbench.measure.findings import Study
 from specbench.measure.looks import has_ended, pooled_families, stops_early
 from specbench.measure.unit_table import ArmUnits, UnitTable
-from specbench.records import Comparison, LookRecord, TrialRecord
+from specbench.measure.wording import say_where_it_comes_from
+from specbench.records import Comparison, Effect, LookRecord, TrialRecord
 from specbench.scenario.plan import RUNS, RunPlan, Trial
 from specbench.stats.estimate import estimate_units
 from specbench.stats.multiplicity import holm
@@ -147,6 +149,32 @@ def test_a_range_that_only_one_arm_has() -> None:
     comparison = compared(plan, measure_trials(plan, Machine(Costs(populate_us=0.0), Costs(), noise(0.01))))
     new = comparison.ranges["populate_sampling_params"]
     assert (new.delta_pct, new.baseline_us) == (None, 0.0)
+
+
+@pytest.mark.parametrize(("before_us", "has_change"), [(0.29, False), (0.31, True)])
+def test_next_to_none_of_a_range_is_nothing_to_change_from(before_us: float, has_change: bool) -> None:
+    plan = make_plan(units=8)
+    comparison = compared(plan, measure_trials(plan, Machine(Costs(populate_us=before_us), Costs(), noise(0.0))))
+    effect = comparison.ranges["populate_sampling_params"]
+    assert effect.baseline_us == pytest.approx(before_us, rel=0.01)
+    assert effect.candidate_us == pytest.approx(30.0, rel=0.01)
+    assert (effect.delta_pct is not None) is has_change
+
+
+def test_a_part_beyond_the_whole_is_told_by_what_the_others_leave() -> None:
+    plan = make_plan(RUNS, 8)
+    comparison = compared(plan, measure_trials(plan, Machine(Costs(), Costs(500.0, 100.0), noise(0.01))))
+    (line,) = say_where_it_comes_from(comparison)
+    assert re.fullmatch(r"Most of the difference is device time: \+[0-9.]+ of \+[0-9.]+ log points \(\d+%\)\.", line)
+    parts = {"tokens_per_step": 0.63603, "device": -0.31843}
+    clear = dict.fromkeys(parts, Effect(1.0, 0.5, 1.5))
+    beyond = replace(comparison, decomposition=parts, decomposition_pct=clear)
+    (line,) = say_where_it_comes_from(beyond)
+    leave = "+63.603 log points, of which the other parts leave +31.760"
+    assert line == f"Most of the difference is tokens committed a step: {leave}."
+    swapped = replace(beyond, decomposition={name: -value for name, value in parts.items()}, verdict="SLOWER")
+    (line,) = say_where_it_comes_from(swapped)
+    assert "-63.603 log points, of which the other parts leave -31.760" in line
 
 
 # Looks

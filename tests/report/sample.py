@@ -80,6 +80,18 @@ INVALID = replace(
     gates=[Gate("requests", "fail", "1 of 160 failed; c80-003/t1: the prompt has 4096 tokens"), *GATES[2:]],
 )
 
+TREE = replace(
+    ANALYSIS,
+    points=[
+        replace(
+            POINT, drafter="eagle3", draft_model="smollm2-135m-eagle3",
+            tree={"top_k": 4, "depth": 4, "num_nodes": 12}, acceptance_length=3.83,
+            conditional_acceptance=[0.9, 0.8889, 0.875, 0.8571], joint_acceptance=[0.9, 0.8, 0.7, 0.6],
+        )
+    ],
+)  # fmt: skip
+"""A head that drafts a tree; the output cap cuts last steps."""
+
 BARE = replace(
     ANALYSIS,
     status="interrupted",

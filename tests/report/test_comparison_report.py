@@ -26,7 +26,7 @@ from comparison_sample import (
 )
 from sample import POINT
 
-from specbench.records import Analysis, Difference, Gate
+from specbench.records import Analysis, Difference, Gate, RangeEffect
 from specbench.report.break_even import break_even_blocks
 from specbench.report.comparison import comparison_blocks, evidence, tokens_words, verdict_line
 from specbench.report.comparison_summary import pays_table, summary_table
@@ -158,6 +158,15 @@ def test_ranges_have_their_own_effects() -> None:
     rows = table(comparison_blocks(FASTER), "Ranges").texts()
     assert rows[0] == ["prepare_inputs", "512.3", "316.5", "-38.2", "-40.0 to -36.4", "8.1"]
     assert rows[2][0] == "device_step (device)"
+
+
+def test_next_to_none_of_a_range_in_the_baseline_has_no_change_in_older_results_either() -> None:
+    draft = RangeEffect(42_429.33, None, None, 37.76, 16_057.5, 0.1, "device")
+    rows = table(comparison_blocks(replace(FASTER, ranges={"draft": draft})), "Ranges").texts()
+    assert rows == [["draft (device)", "37.76", "16,057.5", "-", "-", "0.1"]]
+    more = replace(draft, baseline_us=160.6, delta_pct=9898.4)
+    rows = table(comparison_blocks(replace(FASTER, ranges={"draft": more})), "Ranges").texts()
+    assert rows[0][3] == "+9,898.40"
 
 
 def test_nothing_differs_between_equal_arms() -> None:

@@ -9,14 +9,15 @@ import re
 from collections.abc import Callable
 from dataclasses import replace
 from itertools import pairwise
+from pathlib import Path
 
 import pytest
-from comparison_sample import AB, COMPARED, FASTER, SWEEP
+from comparison_sample import AB, BREAK_EVEN, COMPARED, DRAFTER, FASTER, MAP, SWEEP
 from rich.console import Console
-from sample import ANALYSIS, BARE, INVALID, POINT
+from sample import ANALYSIS, BARE, INVALID, POINT, TREE
 
-from specbench import encoding
-from specbench.records import Analysis, Gate
+from specbench import encoding, load_results
+from specbench.records import Analysis, Gate, Point
 from specbench.registry import FORMATS
 from specbench.report.console import fit, print_report
 from specbench.report.facts import setup_facts
@@ -24,11 +25,12 @@ from specbench.report.formats import csv as csv_format
 from specbench.report.formats import json as json_format
 from specbench.report.formats import markdown
 from specbench.report.layout import Quantity, Span, Table
+from specbench.report.point_tables import point_tables
 from specbench.report.report import build_report
 from specbench.report.sweep import wide_table
 
 Golden = Callable[[str, str], None]
-RUNS = {"run": ANALYSIS, "invalid": INVALID, "bare": BARE}
+RUNS = {"run": ANALYSIS, "tree": TREE, "invalid": INVALID, "bare": BARE}
 SAMPLES = {**RUNS, **COMPARED}
 BY_BATCH = replace(POINT, runtime_draft_len={"2": 4, "8": 1})
 
@@ -102,6 +104,96 @@ def test_csv_has_one_row_a_point_and_stable_columns() -> None:
     assert len(set(csv_format.columns())) == len(csv_format.columns())
     headers = {csv_format.render(analysis).splitlines()[0] for analysis in SAMPLES.values()}
     assert len(headers) == 1  # so that files can be joined
+
+
+def test_csv_and_frames_tell_heads_and_trees_apart(tmp_path: Path) -> None:
+    tree = TREE.points[0]
+    several = replace(TREE, points=[tree, replace(tree, point=1, draft_model="/heads/mine", tree={})])
+    first, second = csv.DictReader(io.StringIO(csv_format.render(several)))
+    assert json.loads(first["tree"]) == {"top_k": 4, "depth": 4, "num_nodes": 12}
+    assert (second["tree"], second["draft_model"]) == ("", "/heads/mine")
+    (tmp_path / "analysis.json").write_text(json_format.render(several))
+    frame = load_results(tmp_path).points
+    assert frame["draft_model"].tolist() == ["smollm2-135m-eagle3", "/heads/mine"]
+    assert frame["tree"].tolist() == [first["tree"], ""]
+
+
+SPECULATING = [
+    ("eagle3", "smollm2-135m-eagle3", {"top_k": 4, "depth": 4, "num_nodes": 12}, None),
+    ("eagle3", "/heads/mine", {}, None),
+    ("ngram+mtp", "smollm2-135m-mtp", {}, (2, 5)),
+    ("none", None, {}, None),
+]
+
+
+def drafting_points() -> list[Point]:
+    return [
+        replace(
+            POINT, point=i, variant=f"v{i}", drafter=name, draft_model=head, tree=tree, min_ngram=low, max_ngram=high
+        )
+        for i, (name, head, tree, lookup) in enumerate(SPECULATING)
+        for low, high in [lookup or (None, None)]
+    ]
+
+
+@pytest.mark.parametrize("kind", ["ab", "sweep"])
+def test_the_setup_of_several_drafters_names_their_heads_trees_and_lookups(kind: str) -> None:
+    sample = {"ab": AB, "sweep": SWEEP}[kind]
+    differs = replace(DRAFTER, baseline="none", candidate="eagle3")
+    compared = [replace(item, differences=[differs]) for item in sample.comparisons]
+    axes = [{"drafter.name": point.drafter} for point in drafting_points()] if kind == "sweep" else [{}] * 4
+    points = [replace(point, axes=own) for point, own in zip(drafting_points(), axes, strict=True)]
+    analysis = replace(sample, comparisons=compared, points=points)
+    assert dict(setup_facts(analysis))["drafter"] == (
+        "eagle3, smollm2-135m-eagle3, a tree of 12 nodes (top_k 4, depth 4); eagle3, /heads/mine; "
+        "ngram+mtp, smollm2-135m-mtp, looks up 2 to 5 tokens"
+    )
+
+
+def test_the_setup_of_one_drafter_names_the_head_that_was_found() -> None:
+    scenario = {"drafter": {"name": "eagle3", "draft_len": 4, "tree": TREE.points[0].tree, "model": None}}
+    told = dict(setup_facts(replace(SWEEP, scenario=scenario, points=TREE.points)))["drafter"]
+    assert told == "eagle3, smollm2-135m-eagle3, K = 4, a tree of 12 nodes (top_k 4, depth 4)"
+    mine = replace(TREE.points[0], point=1, draft_model="/heads/mine", axes={"drafter.model": "/heads/mine"})
+    told = dict(setup_facts(replace(SWEEP, scenario=scenario, points=[*TREE.points, mine])))["drafter"]
+    assert told == (
+        "eagle3, K = 4, a tree of 12 nodes (top_k 4, depth 4); "
+        "eagle3, smollm2-135m-eagle3, a tree of 12 nodes (top_k 4, depth 4); "
+        "eagle3, /heads/mine, a tree of 12 nodes (top_k 4, depth 4)"
+    )
+
+
+def test_the_table_of_arms_tells_trees_and_heads_apart_where_they_differ() -> None:
+    table = wide_table(drafting_points())
+    assert table.header[:5] == ("variant", "concurrency", "draft_len", "draft_model", "tree")
+    assert [row[3:5] for row in table.texts()] == [
+        ["smollm2-135m-eagle3", "12 nodes (top_k 4, depth 4)"],
+        ["/heads/mine", ""],
+        ["smollm2-135m-mtp", ""],
+        ["", ""],
+    ]
+    assert wide_table([POINT, replace(POINT, point=1)]).header[:2] == ("concurrency", "draft_len")
+
+
+def test_a_break_even_line_names_its_tree_and_its_row_the_head() -> None:
+    tree = TREE.points[0].tree
+    lines = [*MAP.lines[:3], replace(MAP.lines[3], tree=tree, draft_model="smollm2-135m-eagle3")]
+    analysis = replace(BREAK_EVEN, break_even=replace(MAP, lines=lines))
+    assert "eagle3, K = 4, a tree of 12 nodes (top_k 4, depth 4): " in on_console(analysis, 200)
+    rows = [row for row in csv_format.rows(analysis) if row["row"] == "break-even" and row["drafter"] == "eagle3"]
+    assert json.loads(rows[0]["tree"]) == tree
+    assert rows[0]["draft_model"] == "smollm2-135m-eagle3"
+
+
+def test_a_length_below_the_joint_rates_says_why_and_another_does_not() -> None:
+    why = "1 + the joint rates come to 4.000: a request's last step ends at its output cap or stop token"
+    point = TREE.points[0]
+    for shown, told in ((point, True), (replace(point, acceptance_length=4.0), False), (POINT, False)):
+        notes = "".join(table.note for table in point_tables(shown))
+        assert (why in notes) is told
+        assert "above a step's K" not in notes
+    by_batch = replace(point, runtime_draft_len={"2": 4, "8": 1})
+    assert "nor are those above a step's K" in "".join(table.note for table in point_tables(by_batch))
 
 
 def test_csv_has_one_row_a_comparison_after_the_points() -> None:

@@ -15,7 +15,7 @@ from specbench.records import INVALID, Analysis, BreakEvenCell, BreakEvenLine, C
 
 DISTRIBUTIONS = ("ttft_ms", "tpot_ms", "itl_ms", "e2e_ms")
 LISTS = ("conditional_acceptance", "joint_acceptance", "trial_tokens_per_s")
-OBJECTS = ("axes", "runtime_draft_len")
+OBJECTS = ("axes", "runtime_draft_len", "tree")
 LEFT_OUT = ("ranges", "acceptance_counts", "counters")
 """Maps of any size: they are in the JSON alone."""
 MIRRORED = "mirrored"
@@ -142,12 +142,21 @@ def flatten_cells(analysis: Analysis) -> list[Row]:
     ]
 
 
+def flatten_line(line: BreakEvenLine) -> Row:
+    """What drafts at the cells of a line, under the columns of points."""
+    return {
+        "drafter": line.drafter,
+        "draft_len": line.draft_len,
+        "draft_model": line.draft_model,
+        "tree": _object(line.tree),
+    }
+
+
 def _flatten_cell(line: BreakEvenLine, cell: BreakEvenCell, confidence: float) -> Row:
     own = set(COMPARISON_COLUMNS) & {item.name for item in fields(BreakEvenCell)}
     return {
         "point": cell.point,
-        "drafter": line.drafter,
-        "draft_len": line.draft_len,
+        **flatten_line(line),
         "concurrency": cell.concurrency,
         "axes": _object(line.axes),
         "baseline": "none",
