@@ -7,7 +7,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import specbench
-from specbench.engine.config import LOOKUP_DRAFTERS, drafter_parts
+from specbench.engine.config import drafter_parts
+from specbench.engine.drafters.declaration import Role, role_of
 from specbench.engine.optimizations.defects import known_defects
 from specbench.errors import ResultsError
 from specbench.measure import telemetry
@@ -180,7 +181,7 @@ def coordinates_of(trial: TrialRecord) -> dict[str, Any]:
 def drafting_of(trial: TrialRecord) -> dict[str, Any]:
     """What a :class:`Point` says of how drafts are made: as the engine was told; where none was built, as was asked."""
     told = (trial.subject.get("engine") or {}).get("drafter") or trial.axes.get(DRAFTER_SETTINGS) or {}
-    looks_up = any(part in LOOKUP_DRAFTERS for part in drafter_parts(str(told.get("name") or "none")))
+    looks_up = any(role_of(part) is Role.LOOKUP for part in drafter_parts(str(told.get("name") or "none")))
     return {
         "draft_model": trial.subject.get("draft_model") or told.get("model"),
         "tree": dict(told.get("tree") or {}),
