@@ -4,18 +4,25 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict
+from itertools import product
 from typing import Annotated, Any
 
 import typer
 
 from specbench.cli.tables import print_json, print_table
 from specbench.device.times import TimesPreset
+from specbench.engine.config import PAIR
+from specbench.engine.drafters.declaration import Role, names_with
 from specbench.engine.drafters.heads import Head
 from specbench.engine.optimizations.base import Exactness, Toggle, load_toggle
 from specbench.engine.optimizations.defects import KNOWN_DEFECT
+from specbench.engine.tree_spec import drafts_trees
 from specbench.errors import UnknownNameError
-from specbench.registry import ALL, DEVICES, HEADS, OPTIMIZATIONS, SIM_PRESETS
+from specbench.registry import ALL, DEVICES, DRAFTERS, HEADS, OPTIMIZATIONS, SIM_PRESETS
+from specbench.scenario.conflicts import ACCEPTANCE_MODES
 
+ACCEPTANCE = "acceptance"
+"""A kind that is no registry: what a mode does is the engine's own."""
 _IN_TABLE = ("name", "summary", "baseline", "recommended", "exactness")
 """What is short enough for a column of the toggles' table; the rest follows, a section a toggle."""
 _BELOW = ("source", "card", "directory")
@@ -47,26 +54,37 @@ def list_command(
 
 
 def describe_kinds() -> list[dict[str, Any]]:
-    """Each registry and how many names it has."""
-    return [{"kind": kind, "names": list(registry)} for kind, registry in ALL.items()]
+    """Each kind and its names: the registries, and the modes of acceptance."""
+    modes = {"kind": ACCEPTANCE, "names": list(ACCEPTANCE_MODES)}
+    return [*({"kind": kind, "names": list(registry)} for kind, registry in ALL.items()), modes]
 
 
 def describe_names(kind: str) -> list[dict[str, Any]]:
-    """Each name of one registry; toggles with their variants, declared times with their numbers and source, draft heads
-    with their target and the first line of their card.
+    """Each name of one kind; toggles with their variants, declared times with their numbers and source, draft heads
+    with their target and the first line of their card, drafters with their pairs.
 
-    :raises UnknownNameError: no registry of that kind.
+    :raises UnknownNameError: no such kind.
     """
+    if kind == ACCEPTANCE:
+        return [{"name": name, "summary": summary} for name, summary in ACCEPTANCE_MODES.items()]
     if kind not in ALL:
-        raise UnknownNameError.of("kind", kind, ALL, where="specbench list")
+        raise UnknownNameError.of("kind", kind, [*ALL, ACCEPTANCE], where="specbench list")
     rows: list[dict[str, Any]] = [{"name": name, "summary": entry.summary} for name, entry in ALL[kind].items()]
     if kind == OPTIMIZATIONS.kind:
         rows = [{**row, **_describe_toggle(load_toggle(row["name"]))} for row in rows]
     if kind == SIM_PRESETS.kind:
         rows = [{**row, **_declared_times(row["name"])} for row in rows]
+    if kind == DRAFTERS.kind:
+        rows = [{**row, **_describe_drafter(row["name"])} for row in rows]
     if kind == HEADS.kind:
         rows = [{**row, **_describe_head(HEADS.load(row["name"]))} for row in rows]
     return rows
+
+
+def _describe_drafter(name: str) -> dict[str, Any]:
+    """Whether it drafts trees, and the pairs that it is in."""
+    pairs = [PAIR.join(pair) for pair in product(names_with(Role.LOOKUP), names_with(Role.MODEL)) if name in pair]
+    return {"trees": drafts_trees(name), "pairs": pairs}
 
 
 def _describe_head(head: Head) -> dict[str, Any]:
@@ -173,4 +191,6 @@ def _requirements(row: Mapping[str, Any]) -> str:
 
 
 def _cell(value: Any) -> str:
+    if isinstance(value, bool):
+        return "yes" if value else "no"
     return ", ".join(value) if isinstance(value, list) else str(value)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from difflib import get_close_matches
+from typing import NoReturn
 
 from specbench.device.times import SIM, DeviceTimes
 from specbench.engine.drafters.declaration import Role, names_with, role_of
@@ -36,6 +37,8 @@ def require_drafter(name: str, *, where: str = "drafter.name") -> tuple[str, ...
     :raises InputError: a pair that is not a lookup and then a drafter with a model.
     """
     parts = drafter_parts(name)
+    if not all(part.strip() for part in parts):
+        _refuse_half(name, [part for part in parts if part.strip()], where)
     for index, part in enumerate(parts):
         if part not in DRAFTERS:
             near = get_close_matches(part, list(DRAFTERS), n=1)
@@ -54,6 +57,15 @@ def require_drafter(name: str, *, where: str = "drafter.name") -> tuple[str, ...
             hint=f"{lookups[0]}{PAIR}{models[0]}",
         )
     return parts
+
+
+def _refuse_half(name: str, named: list[str], where: str) -> NoReturn:
+    """Refuse a name with nothing before or behind its plus sign; ``named``: what it does name."""
+    lookups, models = map(names_with, _PAIR_ROLES)
+    what = f"{name!r} is half a pair: a drafter is missing beside the {PAIR}" if named else f"{name!r} names no drafter"
+    alone = named[0] if named else lookups[0]
+    pair = f"{alone}{PAIR}{models[0]}" if alone in lookups else f"{lookups[0]}{PAIR}{alone}"
+    raise UnknownNameError(what, where=where, hint=f"{pair}, or {alone} alone")
 
 
 def positions_for(length: int, max_draft_len: int, num_ahead: int = 0) -> int:

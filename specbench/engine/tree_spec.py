@@ -11,6 +11,7 @@ from specbench.registry import DRAFTERS
 
 MAX_TREE_NODES = 63
 """Cap on draft nodes: a generation request takes one row more in a step, and every slot reserves them."""
+DEFAULT_TREE_NODES = 12
 MAX_TOP_K = 16
 """Cap on children of a node."""
 TREE_MODES = ("strict", "rejection")
@@ -46,12 +47,24 @@ class TreeSpec:
                 f"found {self.num_nodes}; allowed: {self.depth} (depth) to {most} "
                 f"(what top_k {self.top_k} and depth {self.depth} give, {MAX_TREE_NODES} at most)",
                 where="drafter.tree.num_nodes",
+                hint=f"num_nodes: {min(max(self.num_nodes, self.depth), most)}, or leave num_nodes out"
+                if self.depth <= most
+                else f"depth: {most} or less",
             )
+
+    @classmethod
+    def of(cls, top_k: int, depth: int, num_nodes: int | None) -> TreeSpec:
+        """The tree; ``num_nodes`` None: :data:`DEFAULT_TREE_NODES`, or as near to it as ``top_k`` and ``depth`` allow.
+
+        :raises InputError: a tree that cannot be.
+        """
+        most = min(_num_candidates(top_k, depth), MAX_TREE_NODES)
+        return cls(top_k, depth, min(max(DEFAULT_TREE_NODES, depth), most) if num_nodes is None else num_nodes)
 
     @property
     def num_candidates(self) -> int:
         """Nodes that an expansion looks at: ``top_k`` on the first level, ``top_k`` squared on each other."""
-        return self.top_k + (self.depth - 1) * self.top_k**2
+        return _num_candidates(self.top_k, self.depth)
 
     @property
     def num_ahead(self) -> int:
@@ -63,14 +76,18 @@ class TreeSpec:
         return max(self.num_nodes - self.depth, (self.depth - 1) * self.top_k)
 
 
+def _num_candidates(top_k: int, depth: int) -> int:
+    return top_k + (depth - 1) * top_k**2
+
+
 def check_tree_drafter(tree: TreeSpec, name: str, draft_lens: Iterable[int]) -> None:
     """Refuse a drafter that drafts no trees, and a K other than the depth.
 
     :param draft_lens: every K of the drafter.
     :raises InputError: see above.
     """
-    if not _drafts_trees(name):
-        able = [other for other in DRAFTERS if _drafts_trees(other)]
+    if not drafts_trees(name):
+        able = [other for other in DRAFTERS if drafts_trees(other)]
         raise InputError(
             f"the drafter {name} drafts no trees; those that do: {', '.join(able)}",
             where="drafter.tree",
@@ -85,5 +102,6 @@ def check_tree_drafter(tree: TreeSpec, name: str, draft_lens: Iterable[int]) -> 
             )
 
 
-def _drafts_trees(name: str) -> bool:
+def drafts_trees(name: str) -> bool:
+    """Whether a drafter drafts trees; a pair drafts none."""
     return name in DRAFTERS and load_declaration(name).tree_builder is not None

@@ -50,9 +50,10 @@ def map_break_even(plan: RunPlan, trials: Sequence[TrialRecord], points: Sequenc
 
     :param trials: one attempt each; those that were cut or failed have no part in it.
     :param points: the figures of the sweep's points, in plan order.
-    :return: None for a single point, or where nothing speculates.
+    :return: None for a single point, or where nothing speculates; K = 0 is no speculation, whatever the drafter.
     """
-    speculating = [point for point in points if point.drafter != NO_DRAFTER]
+    drafting = [point for point in points if point.draft_len or point.runtime_draft_len]
+    speculating = [point for point in drafting if point.drafter != NO_DRAFTER]
     if not speculating or len(points) < 2:
         return None
     confidence = _confidence(plan)

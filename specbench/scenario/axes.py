@@ -5,8 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from specbench.scenario.drafter_use import has_use
+from specbench.scenario.masking import mask
 from specbench.scenario.measure_schema import Sweep
-from specbench.scenario.yaml12 import KeyPath
+from specbench.scenario.yaml12 import KeyPath, to_plain
 
 VARIANT = "variant"
 """Axis whose values are variants; it stands beside scenario keys in ``grid`` and ``zip``."""
@@ -39,6 +41,39 @@ class Axis:
 def is_void_without_drafter(key: str) -> bool:
     """True for a key that means nothing where nobody drafts: how many tokens, found how, and how many are accepted."""
     return (key.startswith("drafter.") and key != DRAFTER) or key == "acceptance.length"
+
+
+def is_void_for(name: Any, key: str) -> bool:
+    """True for a key that means nothing to the drafter ``name``."""
+    if name == NO_DRAFTER:
+        return is_void_without_drafter(key)
+    section, _, rest = key.partition(".")
+    return section == "drafter" and not has_use(name, rest.partition(".")[0])
+
+
+def drafter_name(value: Any) -> Any:
+    """The name in a value of the axis of drafters: a name, or a mapping with keys of ``drafter``."""
+    return value.get("name") if isinstance(value, dict) else value
+
+
+def label_of(value: Any) -> Any:
+    """What a swept value is called in results: a mapping by its name and what it adds, any other by itself.
+
+    ``{name: eagle3, tree: {top_k: 2}}`` -> ``eagle3 {tree: {top_k: 2}}``.
+    """
+    plain = to_plain(value)
+    if not isinstance(plain, dict):
+        return plain
+    added = {key: below for key, below in plain.items() if key != "name"}
+    name = str(plain.get("name"))
+    return mask(f"{name} {_flow(added)}" if added else name)
+
+
+def _flow(value: Any) -> str:
+    """A value as YAML writes it on one line."""
+    if isinstance(value, dict):
+        return f"{{{', '.join(f'{key}: {_flow(below)}' for key, below in value.items())}}}"
+    return "null" if value is None else str(value)
 
 
 def list_axes(sweep: Sweep) -> list[Axis]:

@@ -10,10 +10,11 @@ from specbench.errors import DeviceUnavailableError, WorkloadError, nearest_hint
 from specbench.registry import ATTENTION, DEVICES, WORKLOADS
 from specbench.scenario.draft_models import find_model_conflicts, find_name_conflicts
 from specbench.scenario.draft_trees import find_tree_conflicts, rows_of
+from specbench.scenario.drafter_use import LOOKUP_KEYS, has_use
 from specbench.scenario.machine import cuda_problem
 from specbench.scenario.masking import is_secret
 from specbench.scenario.places import Issue, describe_value, shorten
-from specbench.scenario.schema import Scenario
+from specbench.scenario.schema import Drafter, Scenario
 from specbench.scenario.sim_conflicts import find_sim_conflicts
 from specbench.scenario.sweep_conflicts import find_sweep_conflicts
 from specbench.scenario.toggle_conflicts import find_toggle_conflicts
@@ -22,7 +23,12 @@ from specbench.scenario.window_conflicts import find_window_conflicts
 from specbench.scenario.yaml12 import KeyPath
 
 REPLAY = "replay"
-ACCEPTANCE_MODES = ("strict", REJECTION, "forced", REPLAY)
+ACCEPTANCE_MODES = {
+    "strict": "draft tokens that the target itself would choose",
+    REJECTION: "by rejection sampling, which keeps the target's distribution",
+    "forced": "a number that acceptance.length gives, whatever the tokens",
+    REPLAY: "as many as a run recorded: acceptance.source",
+}
 CATEGORIES = ("writing", "roleplay", "reasoning", "math", "coding", "extraction", "stem", "humanities")
 """Of MT-Bench, and so of chat80."""
 SYNTHETIC = "random_tokens"
@@ -93,8 +99,14 @@ def _drafter(scenario: Scenario) -> Iterator[Issue]:
         )
     if drafter.min_ngram > drafter.max_ngram:
         yield Issue(
-            ("drafter", "min_ngram"), f"found {drafter.min_ngram}; allowed: max_ngram ({drafter.max_ngram}) or less"
+            ("drafter", "min_ngram"),
+            f"found {drafter.min_ngram}; allowed: max_ngram ({drafter.max_ngram}) or less",
+            f"drafter.max_ngram: {drafter.min_ngram} or more, or a lower min_ngram",
         )
+    for key in LOOKUP_KEYS:
+        if getattr(drafter, key) != Drafter.model_fields[key].default and not has_use(drafter.name, key):
+            what = f"has no effect: the drafter {drafter.name} looks nothing up"
+            yield Issue(("drafter", key), what, "drop it, or drafter.name: ngram")
     yield from find_model_conflicts(drafter)
 
 
@@ -119,9 +131,11 @@ def _acceptance(scenario: Scenario) -> Iterator[Issue]:
     elif length is None:
         yield Issue(path, "is missing: forced acceptance needs it", "a mean such as 2.4, or rates such as [0.8, 0.6]")
     elif isinstance(length, tuple) and len(length) < most:
-        yield Issue(path, f"found {len(length)} rates; allowed: one for each of {most} draft positions (K), or more")
+        what = f"found {len(length)} rates; allowed: one for each of {most} draft positions (K), or more"
+        yield Issue(path, what, f"{most - len(length)} rates more, or a K of {len(length)}, or a mean")
     elif isinstance(length, (int, float)) and length > most + 1:
-        yield Issue(path, f"found {length}; allowed: 1 to {most + 1} (K + 1, K = {most})", "raise drafter.draft_len")
+        hint = "length: 1.0, or a drafter" if scenario.drafter.name == "none" else "a shorter length, or a larger K"
+        yield Issue(path, f"found {length}; allowed: 1 to {most + 1} (K + 1, K = {most})", hint)
 
 
 def _acceptance_source(mode: str, source: str) -> Iterator[Issue]:

@@ -32,12 +32,13 @@ _TOGGLES_NOW = {"engine.overlap": "overlap"}
 _LIMITS = {"greater_than_equal": ("ge", "{:g} or more"), "less_than_equal": ("le", "{} or less")}
 
 
-def diagnose(error: ValidationError, *, aliases: Mapping[str, str] | None = None) -> list[Issue]:
+def diagnose(error: ValidationError, *, aliases: Mapping[str, str] | None = None, section: KeyPath = ()) -> list[Issue]:
     """One issue for each of pydantic's errors.
 
+    :param section: what was validated, where that was not a whole scenario.
     :param aliases: further names an unknown top-level key may be close to, and what to write for them.
     """
-    return [_issue(dict(item), aliases or {}) for item in error.errors(include_url=False)]
+    return [_issue(dict(item), aliases or {}, section) for item in error.errors(include_url=False)]
 
 
 def field_at(path: KeyPath) -> Any:
@@ -90,8 +91,8 @@ def _model_in(annotation: Any) -> type[BaseModel] | None:
     return None
 
 
-def _issue(item: dict[str, Any], aliases: Mapping[str, str]) -> Issue:
-    path: KeyPath = tuple(item["loc"])
+def _issue(item: dict[str, Any], aliases: Mapping[str, str], section: KeyPath) -> Issue:
+    path: KeyPath = (*section, *item["loc"])
     kind, value = item["type"], item["input"]
     if kind in ("extra_forbidden", "invalid_key"):
         return _moved(path, value) if moved_key(dotted(path)) else _unknown_key(path, aliases)

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from specbench.device.times import SIM
 from specbench.engine.config import DrafterSpec
 from specbench.engine.tree_spec import TREE_MODES, TreeSpec
 from specbench.errors import InputError
 from specbench.scenario.applicable import has_recurrent_state
 from specbench.scenario.places import Issue
-from specbench.scenario.schema import Drafter, Scenario
+from specbench.scenario.schema import Drafter, Scenario, Tree
 
 
 def tree_spec(drafter: Drafter) -> TreeSpec | None:
@@ -18,12 +19,20 @@ def tree_spec(drafter: Drafter) -> TreeSpec | None:
     :raises InputError: a tree that cannot be.
     """
     tree = drafter.tree
-    return None if tree is None else TreeSpec(tree.top_k, tree.depth, tree.num_nodes)
+    return None if tree is None else TreeSpec.of(tree.top_k, tree.depth, tree.num_nodes)
 
 
 def rows_of(drafter: Drafter, draft_len: int) -> int:
     """The most rows a generation request takes in a step; ``draft_len``: the largest K."""
-    return (draft_len if drafter.tree is None or not draft_len else drafter.tree.num_nodes) + 1
+    tree = written_tree(drafter.tree) if draft_len else None
+    return (draft_len if tree is None or tree.num_nodes is None else tree.num_nodes) + 1
+
+
+def written_tree(tree: Tree | None) -> Tree | None:
+    """``tree`` with its number of nodes written out; one that cannot be as it is."""
+    if tree is None or tree.num_nodes is not None:
+        return tree
+    return tree.model_copy(update={"num_nodes": TreeSpec.of(tree.top_k, tree.depth, None).num_nodes})
 
 
 def find_tree_conflicts(scenario: Scenario) -> Iterator[Issue]:
@@ -46,7 +55,7 @@ def find_tree_conflicts(scenario: Scenario) -> Iterator[Issue]:
         yield Issue(("drafter", key), what, "leave draft_len out, or drop drafter.tree")
     if has_recurrent_state(scenario.model.source):
         yield Issue(("drafter", "tree"), "a draft tree cannot be verified by a model with recurrent state", "drop it")
-    if scenario.acceptance.mode not in TREE_MODES:
+    if scenario.acceptance.mode not in TREE_MODES and scenario.engine.device != SIM:  # sim has no trees at all
         yield Issue(
             ("acceptance", "mode"),
             f"{scenario.acceptance.mode} acceptance does not go with a draft tree",

@@ -116,7 +116,7 @@ def _whole_keys(value: Any) -> Any:
 
 def _sweep_values(value: Any) -> tuple[Any, ...]:
     values = value if isinstance(value, (list, tuple)) else (value,)
-    if not values or any(isinstance(item, dict) or item is None for item in values):
+    if not values or isinstance(value, dict) or value is None:
         raise refuse("a list of values to try, such as [1, 2, 4]")
     return tuple(values)
 

@@ -28,7 +28,9 @@ class Sweep(Section):
 
     concurrency: SweepValues | None = Field(default=None, description="values of workload.concurrency")
     drafter: SweepValues | None = Field(
-        default=None, description="values of drafter.name; none drafts nothing, so that its K is 0 and not crossed"
+        default=None,
+        description="drafters: names, or mappings with a name and other keys of drafter; each keeps of the scenario's "
+        "drafter and of other lists what it has a use for, so that none has K = 0, not crossed",
     )
     draft_len: SweepValues | None = Field(default=None, description="values of drafter.draft_len")
     isl: SweepValues | None = Field(default=None, description="values of workload.isl, in tokens")

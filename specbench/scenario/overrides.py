@@ -2,7 +2,7 @@
 
 A mapping is merged into what is there; any other value replaces it. ``model=tiny`` over a section replaces it, as the
 shorthand does in a file, but for the keys that the section declares as kept (``workload=random_tokens`` keeps its
-concurrency).
+concurrency). Naming another drafter, in any form, keeps of the scenario's what that drafter has a use for.
 """
 
 from __future__ import annotations
@@ -14,11 +14,13 @@ from typing import Any, get_args, get_origin
 from specbench.errors import ScenarioError, nearest_hint
 from specbench.registry import OPTIMIZATIONS
 from specbench.scenario.diagnosis import all_keys, field_at, known_keys, section_model
+from specbench.scenario.drafter_use import is_superseded
 from specbench.scenario.places import Places, dotted, shorten
 from specbench.scenario.schema import Scenario
 from specbench.scenario.section import Section
 from specbench.scenario.yaml12 import KeyPath, YamlError, read_yaml
 
+NO_DRAFTER = "none"
 _OPENING, _CLOSING, _QUOTES = "[{(", "]})", "\"'"
 _WHOLE = (("drafter", "runtime_draft_len"),)
 """Mappings that are one value: an override replaces them."""
@@ -48,7 +50,10 @@ class Override:
             for theirs, before in earlier.leaves():
                 named = _shorthand_of(theirs, before)
                 key = (*theirs, named.shorthand or "") if named else theirs
-                if _overlap(mine, key) and value != before and key not in kept:
+                if len(key) > 1 and key[0] == "drafter" and is_superseded(mine, value, str(key[1])):
+                    return mine
+                stays = any(key[: len(whole)] == whole for whole in kept)
+                if _overlap(mine, key) and value != before and not stays:
                     return mine
         return None
 
@@ -165,10 +170,32 @@ def apply_overrides(data: dict[str | int, Any], places: Places, overrides: Seque
 
     :raises ScenarioError: a key leads through a value that is not a mapping, or exists nowhere.
     """
+    named_before = _drafter_of(data).get("name", NO_DRAFTER)
     for override in overrides:
         _require_known(override)
         _set(data, places, override)
         expand_shorthand(data)
+    _drop_superseded(_drafter_of(data), named_before, overrides)
+
+
+def _drafter_of(data: dict[str | int, Any]) -> dict[str, Any]:
+    """The section ``drafter`` of ``data``; an empty one where it holds none."""
+    found = data.get("drafter")
+    return found if isinstance(found, dict) else {}
+
+
+def _drop_superseded(drafter: dict[str, Any], named_before: Any, overrides: Sequence[Override]) -> None:
+    """Drop what the scenario said of a drafter that ``overrides`` have changed; what they say themselves stays."""
+    paths = [path for override in overrides for path, _ in override.leaves()]
+    own = {str(path[1]) for path in paths if path[0] == "drafter" and len(path) > 1}
+    superseding: list[tuple[KeyPath, Any]] = []
+    if (name := drafter.get("name", NO_DRAFTER)) != named_before:
+        superseding.append((("drafter", "name"), name))
+    if "tree" in own:
+        superseding.append((("drafter", "tree"), drafter.get("tree")))
+    for key in [key for key in drafter if key not in own]:
+        if any(is_superseded(path, value, key) for path, value in superseding):
+            del drafter[key]
 
 
 def _require_known(override: Override) -> None:
@@ -188,13 +215,11 @@ def _require_known(override: Override) -> None:
 
 def _with_kept(override: Override, before: Any) -> Any:
     """The value to store: a shorthand text takes along what its section keeps."""
-    section = section_model(str(override.path[0])) if len(override.path) == 1 else None
-    if section is None or not issubclass(section, Section) or section.shorthand is None:
-        return override.value
-    if not isinstance(override.value, str) or not isinstance(before, dict):
+    section = _shorthand_of(override.path, override.value)
+    if section is None or not isinstance(before, dict):
         return override.value
     kept = {key: before[key] for key in section.kept if key in before}
-    return {section.shorthand: override.value, **kept}
+    return {section.shorthand or "": override.value, **kept}
 
 
 def _set(data: dict[str | int, Any], places: Places, override: Override) -> None:
@@ -215,4 +240,5 @@ def _set(data: dict[str | int, Any], places: Places, override: Override) -> None
             _set(data, places, Override((*override.path, key), value, override.place))
         return
     target[last] = _with_kept(override, target.get(last))
-    places.replace(override.path, override.place)
+    shorthand = _shorthand_of(override.path, override.value)
+    places.replace(override.path, override.place, keeping=shorthand.kept if shorthand else ())

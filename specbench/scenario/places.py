@@ -33,10 +33,11 @@ class Places:
                 return place
         return self.root
 
-    def replace(self, path: KeyPath, place: str) -> None:
-        """``path`` and all below it now come from ``place``."""
+    def replace(self, path: KeyPath, place: str, *, keeping: Sequence[str] = ()) -> None:
+        """``path`` and all below it now come from ``place``, but for the keys ``keeping`` right below it."""
         for old in [p for p in self.by_path if p[: len(path)] == path]:
-            del self.by_path[old]
+            if not any(old[: len(path) + 1] == (*path, key) for key in keeping):
+                del self.by_path[old]
         self.by_path[path] = place
 
     def copy(self) -> Places:
@@ -124,10 +125,15 @@ def describe_value(value: Any) -> str:
     if isinstance(value, dict):
         return "a mapping"
     if isinstance(value, (list, tuple)):
-        return f"a list, {shorten(repr(list(value)))}"
+        return f"a list, {shorten(_list_words(value))}"
     if isinstance(value, float) and not math.isfinite(value):
         return f"{value} (not a finite number)"
     return shorten(repr(value))
+
+
+def _list_words(values: Iterable[Any]) -> str:
+    """``[1, null, 'x']``: null as a scenario writes it."""
+    return f"[{', '.join('null' if value is None else repr(value) for value in values)}]"
 
 
 def shorten(text: str) -> str:

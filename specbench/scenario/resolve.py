@@ -16,7 +16,7 @@ from specbench.registry import PRESETS, SIM_PRESETS
 from specbench.scenario.applicable import default_study
 from specbench.scenario.conflicts import SYNTHETIC, draft_len_of
 from specbench.scenario.draft_models import drafter_spec, find_draft_weights, positions_of
-from specbench.scenario.draft_trees import rows_of
+from specbench.scenario.draft_trees import rows_of, written_tree
 from specbench.scenario.lengths import DEFAULT_LEN, default_seq_len, find_length_issues, length_limit
 from specbench.scenario.machine import available_memory_bytes, settle_device
 from specbench.scenario.measure_schema import Measure
@@ -161,7 +161,7 @@ def _write_defaults(scenario: Scenario, spec: ModelSpec, model: ModelConfig) -> 
     if sampling.ignore_eos is None:
         # Made-up tokens hold no ends.
         sampling = _changed(sampling, ignore_eos=workload.kind == SYNTHETIC or scenario.engine.device == SIM)
-    drafter = _changed(scenario.drafter, draft_len=draft_len_of(scenario))
+    drafter = _changed(scenario.drafter, draft_len=draft_len_of(scenario), tree=written_tree(scenario.drafter.tree))
     engine = _complete_engine(scenario, workload, model)
     study = tuple(default_study(spec.source)) if scenario.study is None else scenario.study
     complete: Scenario = scenario.model_copy(

@@ -11,7 +11,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, PrivateAttr
 
 from specbench.engine.config import MAX_DRAFT_LEN
-from specbench.engine.tree_spec import MAX_TOP_K, MAX_TREE_NODES
+from specbench.engine.tree_spec import DEFAULT_TREE_NODES, MAX_TOP_K, MAX_TREE_NODES
 from specbench.scenario.fields import (
     AcceptanceLength,
     Count,
@@ -62,8 +62,10 @@ class Tree(Section):
     depth: Annotated[int, Field(ge=1, le=MAX_DRAFT_LEN)] = Field(
         default=4, description="levels, and so K: the most draft tokens that a step accepts"
     )
-    num_nodes: Annotated[int, Field(ge=1, le=MAX_TREE_NODES)] = Field(
-        default=12, description="draft tokens verified a request and step: the likeliest nodes of all"
+    num_nodes: Annotated[int, Field(ge=1, le=MAX_TREE_NODES)] | None = Field(
+        default=None,
+        description="draft tokens verified a request and step: the likeliest nodes of all; "
+        f"null: {DEFAULT_TREE_NODES}, or as near to it as top_k and depth allow",
     )
 
 
@@ -71,6 +73,8 @@ class Drafter(Section):
     """Who proposes draft tokens, and how many (K)."""
 
     shorthand = "name"
+    # Another name leaves behind what it has no use for: specbench.scenario.drafter_use.
+    kept = ("model", "draft_len", "tree", "runtime_draft_len", "max_ngram", "min_ngram")
     name: NonEmptyText = Field(
         default="none",
         description="a drafter (`specbench list drafters`), or a pair: ngram+eagle3 looks up first, and asks the head "

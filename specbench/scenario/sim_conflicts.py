@@ -29,6 +29,9 @@ def find_sim_conflicts(scenario: Scenario) -> Iterator[Issue]:
     if scenario.drafter.model is not None:
         what = "has no effect on device sim, which loads no weights and runs no drafter"
         yield Issue(("drafter", "model"), what, "drop it, and declare what a step with drafts takes in engine.sim")
+    if scenario.drafter.tree is not None:
+        what = "cannot run on device sim, which drafts no tokens and accepts a number of them, not a path in a tree"
+        yield Issue(("drafter", "tree"), what, "drop it, and declare what a step with drafts takes in engine.sim")
     yield from _content(scenario)
 
 

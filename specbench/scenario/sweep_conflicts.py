@@ -11,16 +11,23 @@ from pydantic import ValidationError
 from specbench.engine.optimizations.base import load_toggle
 from specbench.errors import InputError, nearest_hint
 from specbench.registry import OPTIMIZATIONS
-from specbench.scenario.axes import VARIANT, Axis, list_axes
-from specbench.scenario.diagnosis import all_keys, moved_key, section_model
+from specbench.scenario.axes import DRAFTER, VARIANT, Axis, label_of, list_axes
+from specbench.scenario.diagnosis import all_keys, diagnose, moved_key, section_model
 from specbench.scenario.places import Issue, describe_value, dotted
 from specbench.scenario.plan import SET_APART
 from specbench.scenario.schema import Scenario
 from specbench.scenario.variants import variant_overrides
+from specbench.scenario.yaml12 import KeyPath
 
 MAX_POINTS = 10_000
 _TABLES = ("drafter.runtime_draft_len",)
 """Keys that hold a table, which has no place in a list of values: a variant says it."""
+_WITH_TREE = "{name: eagle3, tree: {top_k: 8, depth: 6, num_nodes: 32}}"
+_AS_DRAFTERS = {
+    "drafter": "sweep.drafter",
+    "drafter.tree": f"sweep.drafter: [none, eagle3, {_WITH_TREE}], or a key of it, such as drafter.tree.depth",
+}
+"""Sections that go as values of the axis of drafters."""
 
 
 def find_sweep_conflicts(scenario: Scenario) -> Iterator[Issue]:
@@ -59,7 +66,8 @@ def _keys(axes: list[Axis]) -> Iterator[Issue]:
     for axis in axes:
         if axis.key not in known:
             tables = "sweep variant, with a variant for each table"
-            hint = tables if axis.key in _TABLES else moved_key(axis.key) or nearest_hint(axis.key, known)
+            hint = tables if axis.key in _TABLES else _AS_DRAFTERS.get(axis.key) or moved_key(axis.key)
+            hint = hint or nearest_hint(axis.key, known)
             yield Issue(axis.place, "is no scenario key that can be swept", hint)
 
 
@@ -69,7 +77,7 @@ def _repetitions(axes: list[Axis]) -> Iterator[Issue]:
         earlier = first.setdefault(axis.key, axis)
         if earlier is not axis:
             yield Issue(axis.place, f"{dotted(earlier.place)} sweeps {axis.key} as well", "drop one of the two")
-        if not axis.in_step and len({repr(value) for value in axis.values}) < len(axis.values):
+        if not axis.in_step and len({repr(label_of(value)) for value in axis.values}) < len(axis.values):
             yield Issue(axis.place, "holds a value twice, which makes points that are the same")
 
 
@@ -85,11 +93,51 @@ def _values(axis: Axis, scenario: Scenario) -> Iterator[Issue]:
             if value not in variants:
                 what = f"found {describe_value(value)}; allowed: {', '.join(variants)}"
                 yield Issue(place, what, nearest_hint(str(value), variants))
-        elif axis.key in swept_keys() and (model := section_model(section)) is not None:
-            try:
-                model.model_validate(reduce(lambda found, name: {name: found}, reversed(key.split(".")), value))
-            except ValidationError:
-                yield Issue(place, f"found {describe_value(value)}, which {axis.key} does not allow")
+        elif axis.key in swept_keys():
+            yield from _no_value(place, value, axis)
+            if isinstance(value, dict) and axis.key == DRAFTER:
+                yield from _drafter(place, value, list_axes(scenario.sweep))
+            elif value is not None and not isinstance(value, dict):
+                yield from _refused(place, section, reduce(_nest, reversed(key.split(".")), value))
+
+
+def _nest(value: object, name: str) -> object:
+    return {name: value}
+
+
+def _refused(place: KeyPath, section: str, value: object) -> Iterator[Issue]:
+    """What the schema of ``section`` says of ``value``, with the limits that it names."""
+    model = section_model(section)
+    try:
+        if model is not None:
+            model.model_validate(value)
+    except ValidationError as error:
+        for issue in diagnose(error, section=(section,)):
+            yield Issue(place, issue.what, issue.hint)
+
+
+def _no_value(place: KeyPath, value: object, axis: Axis) -> Iterator[Issue]:
+    """What a list of values may not hold."""
+    if value is None:
+        hint = f"sweep variants: sweep.grid.variant={axis.key}=null,{axis.key}=VALUE"
+        if axis.key.startswith("drafter."):
+            hint = f"mappings in sweep.drafter, such as {{name: eagle3, {axis.key.removeprefix('drafter.')}: null}}"
+        yield Issue(place, f"found {describe_value(value)}; allowed: a value", hint)
+    elif isinstance(value, dict) and axis.key != DRAFTER:
+        yield Issue(place, "found a mapping; allowed: a value, mappings in sweep.drafter alone", f"[{_WITH_TREE}]")
+
+
+def _drafter(place: KeyPath, value: dict[str, object], axes: list[Axis]) -> Iterator[Issue]:
+    """A drafter given as a mapping: its own keys, and lists that would undo them."""
+    if "name" not in value:
+        yield Issue(place, "found a mapping without a name; allowed: a name, or a mapping with one", _WITH_TREE)
+        return
+    yield from _refused(place, "drafter", value)
+    for axis in axes:
+        section, _, rest = axis.key.partition(".")
+        if section == "drafter" and axis.key != DRAFTER and rest.partition(".")[0] in value:
+            what = f"sets {rest.partition('.')[0]}, and {dotted(axis.place)} varies {axis.key}"
+            yield Issue(place, what, "drop one of the two")
 
 
 def _variant(place: tuple[str | int, ...], value: object, scenario: Scenario) -> Iterator[Issue]:

@@ -10,9 +10,11 @@ from typing import Any
 
 import pytest
 
+from specbench.engine.config import require_drafter
 from specbench.engine.drafters import heads
 from specbench.engine.optimizations.base import Exactness, load_toggle
 from specbench.registry import ALL, DEVICES, OPTIMIZATIONS
+from specbench.scenario.conflicts import ACCEPTANCE_MODES
 
 Cli = Callable[..., Any]
 ROOT = Path(__file__).resolve().parents[2]
@@ -29,10 +31,30 @@ def test_every_name_is_listed_with_its_summary(cli: Cli, kind: str) -> None:
 
 
 def test_without_a_kind_the_kinds_are_listed(cli: Cli) -> None:
-    assert {row["kind"]: row["names"] for row in json.loads(cli("list", "--json").stdout)} == {
-        kind: list(registry) for kind, registry in ALL.items()
-    }
+    kinds = {row["kind"]: row["names"] for row in json.loads(cli("list", "--json").stdout)}
+    assert kinds.pop("acceptance") == ["strict", "rejection", "forced", "replay"]
+    assert kinds == {kind: list(registry) for kind, registry in ALL.items()}
     assert "drafters" in cli("list").stdout
+
+
+def test_modes_of_acceptance_are_listed(cli: Cli) -> None:
+    rows = json.loads(cli("list", "acceptance", "--json").stdout)
+    assert [row["name"] for row in rows] == list(ACCEPTANCE_MODES)
+    assert all(row["summary"] in cli("list", "acceptance").stdout for row in rows)
+    assert "did you mean 'acceptance'?" in cli("list", "aceptance").stderr
+
+
+def test_drafters_have_their_pairs_and_whether_they_draft_trees(cli: Cli) -> None:
+    rows = {row["name"]: row for row in json.loads(cli("list", "drafters", "--json").stdout)}
+    assert [name for name, row in rows.items() if row["trees"]] == ["eagle3"]
+    pairs = [pair for row in rows.values() for pair in row["pairs"]]
+    assert rows["none"]["pairs"] == []
+    assert rows["ngram"]["pairs"] == ["ngram+eagle3", "ngram+mtp", "ngram+draft_model"]
+    assert all(require_drafter(pair) for pair in pairs)
+    assert sorted(pairs) == sorted(rows["ngram"]["pairs"] * 2)  # each with both of its parts
+    lines = {line.split()[0]: line for line in cli("list", "drafters").stdout.splitlines()}
+    assert lines["eagle3"].split()[-2:] == ["yes", "ngram+eagle3"]
+    assert lines["none"].split()[-1] == "no"
 
 
 def test_heads_have_their_target_and_the_first_line_of_their_card(

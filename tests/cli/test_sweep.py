@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import json
 import re
 import signal
 import statistics
@@ -11,8 +12,12 @@ from pathlib import Path
 import pytest
 from ab_commands import SCENARIO, num_lines, read, start, wait_for
 
+from specbench import load_results
 from specbench.cli.app import main
-from specbench.scenario.questions import ask_ab
+from specbench.scenario.loader import open_scenario
+from specbench.scenario.plan_io import question_from_json
+from specbench.scenario.questions import ask_ab, resolved_points
+from specbench.scenario.sweep import expand_sweep
 
 TWO = ["--set", "sweep.concurrency=1,2", "--set", "measure.repeats=2", "--out", "out"]
 
@@ -179,6 +184,33 @@ def test_a_break_even_map_from_the_command_to_every_file(
         assert "Speedup over no speculation, by concurrency" in text
         assert all(f"ngram, K = {line['draft_len']}: {line['answer']}" in text for line in found["lines"])
     assert "Speedup against concurrency" in Path("out/report.html").read_text()
+
+
+def test_a_drafter_given_as_a_mapping_has_its_label_in_every_file(
+    scenario: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    mapped = "sweep.drafter=none,ngram,{name: ngram, max_ngram: 1}"
+    sets = [word for change in (mapped, *SMALL) for word in ("--set", change)]
+    assert main(["sweep", str(scenario), *sets, "--out", "out"]) == 0
+    label = "ngram {max_ngram: 1}"
+    output, errors = capsys.readouterr()
+    assert f"drafter={label}: " in errors
+    assert [point["axes"]["drafter.name"] for point in read("out", "analysis.json")["points"]] == [
+        "none",
+        "ngram",
+        label,
+    ]
+    results = load_results("out")
+    assert list(results.points["drafter.name"]) == ["none", "ngram", label]
+    assert list(results.break_even["drafter.name"]) == ["ngram", label]
+    rows = list(csv.DictReader(Path("out/points.csv").read_text().splitlines()))
+    assert [json.loads(row["axes"])["drafter.name"] for row in rows if row["row"] == "point"][-1] == label
+    for text in (output, Path("out/report.md").read_text(), Path("out/report.html").read_text()):
+        assert f"ngram, K = 4, drafter {label}: " in text.replace("\\", "")  # Markdown escapes the underscore
+    asked = resolved_points(question_from_json(read("out", "question.json")))
+    assert [point.engine.drafter.max_ngram for point in asked] == [3, 3, 1]
+    again = expand_sweep(open_scenario("out/scenario.yaml"))
+    assert [point.coordinates["drafter.name"] for point in again] == ["none", "ngram", label]
 
 
 def test_a_sweep_without_plain_points_says_how_to_get_a_map(scenario: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -247,6 +247,28 @@ def test_what_goes_with_concurrency_in_step_makes_no_line_of_its_own() -> None:
     assert [(line.draft_len, line.axes, len(line.cells)) for line in found.lines] == [(2, {}, 4), (4, {}, 4)]
 
 
+def test_chain_and_tree_of_one_head_have_a_line_each_and_one_baseline() -> None:
+    """Swept drafters of one name and K are told apart by what the sweep calls them."""
+    places = [("none", 0, 1), ("none", 0, 4), *[("eagle3", 4, concurrency) for _ in range(2) for concurrency in (1, 4)]]
+    names = ["none", "none", "eagle3", "eagle3", "eagle3 {tree: {}}", "eagle3 {tree: {}}"]
+    plan = plan_of(places, **{"drafter.name": names})
+    found = map_of(plan, measure(plan, known, noisy()))
+    assert [(line.drafter, line.axes) for line in found.lines] == [
+        ("eagle3", {"drafter.name": "eagle3"}),
+        ("eagle3", {"drafter.name": "eagle3 {tree: {}}"}),
+    ]
+    assert [[cell.baseline_point for cell in line.cells] for line in found.lines] == [[0, 1], [0, 1]]
+
+
+def test_a_drafter_whose_k_is_0_does_not_speculate() -> None:
+    places = [("none", 0, 1), ("ngram", 0, 1), ("ngram", 4, 1)]
+    plan = plan_of(places)
+    found = map_of(plan, measure(plan, known, noisy()))
+    assert [(line.drafter, line.draft_len) for line in found.lines] == [("ngram", 4)]
+    plan = plan_of(places[:2])
+    assert analyzed(plan, measure(plan, known, noisy())).break_even is None
+
+
 def test_lengths_that_are_forced_have_a_line_each_and_one_baseline() -> None:
     places = [*grid((1, 4), (2,)), ("ngram", 2, 1), ("ngram", 2, 4)]
     plan = plan_of(places, **{"acceptance.length": [None, None, 1.5, 1.5, 2.5, 2.5]})

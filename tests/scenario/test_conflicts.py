@@ -93,9 +93,13 @@ Write = Callable[[str], Path]
             "engine.max_num_tokens",
             "49 token rows a step do not hold a full batch, max_batch_size * (K + 1) = 50",
         ),
-        ("sweep: {concurrency: [1, 0]}", "sweep.concurrency[1]", "found 0, which workload.concurrency does not allow"),
-        ("sweep: {draft_len: [1, 99]}", "sweep.draft_len[1]", "found 99, which drafter.draft_len does not allow"),
-        ("sweep: {grid: {workload.osl: [x]}}", "sweep.grid.workload.osl[0]", "found 'x' (text), which workload.osl"),
+        ("sweep: {concurrency: [1, 0]}", "sweep.concurrency[1]", "found 0; allowed: 1 or more"),
+        ("sweep: {draft_len: [1, 99]}", "sweep.draft_len[1]", "found 99; allowed: 16 or less"),
+        (
+            "sweep: {grid: {workload.osl: [x]}}",
+            "sweep.grid.workload.osl[0]",
+            "found 'x' (text); allowed: a whole number",
+        ),
         ("sweep: {grid: {workload.os: [1]}}", "sweep.grid.workload.os", "is no scenario key that can be swept"),
         (
             "sweep: {zip: {workload.osl: [1, 2], workload.seed: [1]}}",
@@ -171,3 +175,17 @@ def test_the_attention_of_the_cpu_is_refused_on_cuda(refusal: Refusal, monkeypat
     monkeypatch.setattr(conflicts, "cuda_problem", lambda: None)
     error = refusal("engine: {device: cuda, attention: cpu-paged}")
     assert error.what == "cpu-paged runs on the cpu only"
+
+
+@pytest.mark.parametrize(
+    ("text", "hint"),
+    [
+        ("drafter: {name: ngram, min_ngram: 5}", "drafter.max_ngram: 5 or more, or a lower min_ngram"),
+        ("drafter: ngram\nacceptance: {mode: forced, length: [0.5]}", "3 rates more, or a K of 1, or a mean"),
+        ("drafter: none\nacceptance: {mode: forced, length: 2}", "length: 1.0, or a drafter"),
+        ("drafter: ngram\nacceptance: {mode: forced, length: 9}", "a shorter length, or a larger K"),
+        ("drafter: {name: eagle3, max_ngram: 5}", "drop it, or drafter.name: ngram"),
+    ],
+)
+def test_a_conflict_of_drafts_says_what_to_try(refusal: Refusal, text: str, hint: str) -> None:
+    assert refusal(text).hint == hint

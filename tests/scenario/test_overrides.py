@@ -88,9 +88,13 @@ def test_a_path_through_a_value_is_refused(refusal: Refusal) -> None:
 
 
 def test_text_over_a_section_replaces_it(write: Write) -> None:
-    scenario = load_scenario(write(BASE), ["model=tiny", "drafter=ngram"])
+    scenario = load_scenario(write(BASE), ["model=tiny"])
     assert (scenario.model.source, scenario.model.revision) == ("tiny", None)
-    assert scenario.drafter.draft_len is None
+
+
+def test_text_over_the_drafter_keeps_what_that_drafter_has_a_use_for(write: Write) -> None:
+    assert load_scenario(write(BASE), ["drafter=mtp"]).drafter.draft_len == 6
+    assert load_scenario(write(BASE), ["drafter=none"]).drafter.draft_len is None
 
 
 def test_text_over_the_workload_keeps_what_means_the_same_for_every_kind(write: Write) -> None:
