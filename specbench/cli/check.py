@@ -92,7 +92,10 @@ def check_scenario(file: ScenarioFile, variant: str | None) -> tuple[ResolvedSce
 
     :raises InputError: whatever is wrong; of a variant that ``--set`` does not touch, only where there is no ``--set``.
     """
-    resolved, variants = resolve(file.with_variant(variant)), Variants()
+    changed = file.with_variant(variant)
+    with naming(variant):
+        resolved = resolve(changed)
+    variants = Variants()
     for name in file.base.variants if variant is None else ():
         try:
             changed = file.named_variant(name)

@@ -16,6 +16,7 @@ from specbench.scenario.plan import RunPlan
 from specbench.scenario.planner import BASE, plan_run, require_recorded
 from specbench.scenario.resolve import ResolvedScenario, resolve
 from specbench.scenario.settled import settle
+from specbench.scenario.variants import naming
 
 
 @dataclass(frozen=True)
@@ -52,7 +53,9 @@ def plan_from(options: Options) -> tuple[ResolvedScenario, RunPlan]:
 def _read(options: Options) -> tuple[ResolvedScenario, str]:
     require_source("specbench run", options.scenario, options.out, options.resume)
     if options.scenario is not None:
-        resolved = resolve(load_scenario(options.scenario, options.overrides, options.variant))
+        scenario = load_scenario(options.scenario, options.overrides, options.variant)
+        with naming(options.variant):
+            resolved = resolve(scenario)
         return resolved, options.variant or BASE
     assert options.resume is not None, "checked with the flags"
     if options.overrides or options.variant is not None:

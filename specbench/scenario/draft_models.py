@@ -9,11 +9,11 @@ from specbench.device.times import SIM
 from specbench.engine.config import DrafterSpec, ModelSpec, drafter_parts, positions_for, require_drafter
 from specbench.engine.drafters import draft_weights
 from specbench.engine.drafters.declaration import DraftWeights, Role, WeightsQuery, role_of
-from specbench.engine.drafters.head_location import DRAFT_MODEL, find_draft_model
+from specbench.engine.drafters.head_location import DRAFT_MODEL, KEY, find_draft_model
 from specbench.engine.models.config import ModelConfig
 from specbench.errors import InputError
 from specbench.scenario.draft_trees import tree_spec
-from specbench.scenario.places import Issue
+from specbench.scenario.places import Issue, Places, describe_place
 from specbench.scenario.schema import Drafter, Engine
 from specbench.scenario.yaml12 import KeyPath
 
@@ -62,12 +62,19 @@ def positions_of(drafter: Drafter, draft_len: int, max_seq_len: int) -> int:
     return positions_for(max_seq_len, spec.max_draft_len, spec.num_ahead)
 
 
-def find_draft_weights(drafter: Drafter, target: ModelSpec, model: ModelConfig, engine: Engine) -> DraftWeights | None:
+def find_draft_weights(
+    drafter: Drafter, target: ModelSpec, model: ModelConfig, engine: Engine, places: Places
+) -> DraftWeights | None:
     """What the drafter keeps; None for one without weights, and on a device that computes nothing and loads none.
 
     :param model: shape of the target.
-    :raises InputError: no such head or model, or it does not fit the target.
+    :raises InputError: no such head or model, or it does not fit the target; the message says where it was named.
     """
     if engine.device == SIM:
         return None
-    return draft_weights.find_draft_weights(WeightsQuery(drafter_spec(drafter), target, model, engine.max_seq_len))
+    try:
+        return draft_weights.find_draft_weights(WeightsQuery(drafter_spec(drafter), target, model, engine.max_seq_len))
+    except InputError as error:
+        key, _, rest = (error.where or KEY).partition(": ")
+        place = describe_place(tuple(key.split(".")), places)
+        raise type(error)(error.what, where=f"{place}: {rest}" if rest else place, hint=error.hint) from None

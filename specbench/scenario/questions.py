@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -192,9 +191,8 @@ def _sweep_points(file: ScenarioFile, variant: str | None) -> PointBook:
     for point in expand_sweep(file):
         refuse_void(changes, point, who)
         name = str(point.coordinates.get(VARIANT) or variant or BASE)
-        with naming(variant) if variant is not None else nullcontext():
-            changed = _change(file, point, changes)
-        book.add(changed, name, point.coordinates)
+        with naming(variant):
+            book.add(_change(file, point, changes), name, point.coordinates)
     for line in merged_points(file):
         book.note(line)
     return book

@@ -88,7 +88,7 @@ def resolve(
     model = model or resolve_model_config(spec)
     complete = _write_defaults(scenario, spec, model)
     raise_issues(find_length_issues(complete, model), scenario.places, str(scenario.places.root))
-    draft = find_draft_weights(complete.drafter, spec, model, complete.engine)
+    draft = find_draft_weights(complete.drafter, spec, model, complete.engine, scenario.places)
     complete = _write_num_blocks(complete, model, draft)
     engine = build_engine_config(complete)
     need = memory_need(engine, model, draft)

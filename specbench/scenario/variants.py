@@ -43,17 +43,20 @@ def variant_overrides(text: str, scenario: Scenario, *, flag: str = "--variant")
 
 
 @contextmanager
-def naming(text: str, flag: str = "--variant") -> Iterator[None]:
+def naming(text: str | None, flag: str = "--variant") -> Iterator[None]:
     """Name the variant in what is wrong with the scenario that it makes, where the place of the fault does not.
 
     A variant may be wrong on top of what a command line changed: the place is then that change. Only for a scenario
     that is right without the variant.
 
+    :param text: None: no variant was asked for, and none is named.
     :raises InputError: what was raised inside.
     """
     try:
         yield
     except InputError as error:
+        if text is None:
+            raise
         where, who = error.where or "", f"{flag} {shorten(mask(text))}"
         if where.startswith(f"{flag} ") or f"(variant {text!r})" in where:
             raise

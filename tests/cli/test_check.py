@@ -135,18 +135,35 @@ def test_a_wrong_variant_is_found_though_nobody_asked_for_it(cli: Cli, tmp_path:
 
 DRAFTERS = str(SCENARIOS / "drafters.yaml")
 TREE = "drafter={name: eagle3, tree: {top_k: 4, depth: 4, num_nodes: 12}}"
-NO_TREES = "drafter.tree: the drafter ngram drafts no trees"
+SHORT = ("--set", "engine.max_seq_len=256")
+TOO_LONG = "--set engine.max_seq_len: 256 tokens do not hold isl 32 + osl 500"
 
 
-def test_what_run_takes_is_right_and_a_variant_that_is_wrong_beside_it_is_named(cli: Cli) -> None:
-    outcome = cli("check", DRAFTERS, "--set", TREE)
+@pytest.fixture
+def lengths(tmp_path: Path) -> str:
+    """A scenario one of whose variants fits into :data:`SHORT`."""
+    path = tmp_path / "x.yaml"
+    path.write_text(
+        "model: tiny\nworkload: {kind: random_tokens, isl: 32, osl: 16, num_requests: 4}\n"
+        "variants: {long: {workload.osl: 500}, brief: {workload.osl: 8}}\n"
+    )
+    return str(path)
+
+
+def test_what_run_takes_is_right_and_a_variant_that_is_wrong_beside_it_is_named(cli: Cli, lengths: str) -> None:
+    outcome = cli("check", lengths, *SHORT)
     assert (outcome.code, outcome.stderr) == (0, "")
-    assert "# variants: none, eagle3: each is right as well" in outcome.stdout
-    assert f"# variant ngram: --set drafter: {NO_TREES}" in outcome.stdout
-    assert "# variant mtp: --set drafter: drafter.tree: the drafter mtp drafts no trees" in outcome.stdout
+    assert "# variants: brief: each is right as well" in outcome.stdout
+    assert f"# variant long: {TOO_LONG}" in outcome.stdout
+    summary = json.loads(cli("check", lengths, *SHORT, "--json").stdout)["summary"]
+    assert summary["variants"] == ["brief"]
+    assert list(summary["wrong_variants"]) == ["long"]
+
+
+def test_a_drafter_on_the_command_line_leaves_every_variant_right(cli: Cli) -> None:
     summary = json.loads(cli("check", DRAFTERS, "--set", TREE, "--json").stdout)["summary"]
-    assert summary["variants"] == ["none", "eagle3"]
-    assert list(summary["wrong_variants"]) == ["ngram", "mtp"]
+    assert summary["variants"] == ["none", "ngram", "eagle3", "mtp"]  # those that draft no trees drop it
+    assert summary["wrong_variants"] == {}
     assert summary["tree"] == {"top_k": 4, "depth": 4, "num_nodes": 12}
 
 
@@ -167,42 +184,40 @@ def test_a_key_below_one_that_the_command_line_made_is_placed_there(cli: Cli) ->
 
 
 @pytest.mark.parametrize("command", ["check", "run", "sweep"])
-def test_a_variant_that_is_asked_for_is_refused_by_its_name(cli: Cli, command: str, tmp_path: Path) -> None:
-    path = tmp_path / "x.yaml"
-    path.write_text("model: tiny\ndrafter: {name: eagle3, tree: {}}\nvariants:\n  ngram: {drafter: {name: ngram}}\n")
-    outcome = cli(command, str(path), "--variant", "ngram")
+def test_a_variant_that_is_asked_for_is_refused_by_its_name(cli: Cli, command: str, lengths: str) -> None:
+    outcome = cli(command, lengths, "--variant", "long", *SHORT)
     assert (outcome.code, outcome.stdout) == (2, "")
-    assert outcome.stderr.startswith(f"error: --variant ngram: {path}:2: {NO_TREES}")
+    assert outcome.stderr.startswith(f"error: --variant long: {TOO_LONG}")
 
 
-def test_a_comparison_names_the_arm_that_is_wrong(cli: Cli) -> None:
-    arms = ["--baseline", "none", "--candidate", "eagle3", "--candidate", "ngram"]
-    outcome = cli("ab", DRAFTERS, *arms, "--set", TREE)
+def test_a_comparison_names_the_arm_that_is_wrong(cli: Cli, lengths: str) -> None:
+    outcome = cli("ab", lengths, "--baseline", "brief", "--candidate", "long", *SHORT)
     assert outcome.code == 2
-    assert outcome.stderr.startswith(f"error: --candidate ngram: --set drafter: {NO_TREES}")
+    assert outcome.stderr.startswith(f"error: --candidate long: {TOO_LONG}")
 
 
-def test_a_wrong_variant_of_the_file_or_of_a_set_is_refused_by_its_name(cli: Cli, tmp_path: Path) -> None:
-    path = tmp_path / "x.yaml"
-    start = "model: smollm2-135m\ndrafter: {name: eagle3, tree: {}}\n"
-    path.write_text(f"{start}variants:\n  ngram: {{drafter: {{name: ngram}}}}\n")
+def test_a_wrong_variant_of_the_file_or_of_a_set_is_refused_by_its_name(cli: Cli, lengths: str, tmp_path: Path) -> None:
+    path = tmp_path / "y.yaml"
+    path.write_text("model: tiny\nworkload: {kind: random_tokens, isl: 32}\nvariants: {x: {workload.osl: 5000}}\n")
     outcome = cli("check", str(path))
     assert outcome.code == 2
-    assert outcome.stderr.startswith(f"error: variant ngram: {path}:2: {NO_TREES}")
-    outcome = cli("check", DRAFTERS, "--set", TREE, "--set", "variants.more={drafter.draft_len: 3}")
-    assert outcome.code == 2  # what is set there is asked about; ngram, wrong as well, is not
-    assert outcome.stderr.startswith("error: --set variants.more (variant 'more'): drafter.draft_len: found K = 3")
+    assert outcome.stderr.startswith(f"error: {path}:3 (variant 'x'): workload.osl")
+    outcome = cli("check", lengths, *SHORT, "--set", "variants.more={workload.osl: 500}")
+    assert outcome.code == 2  # what is set there is asked about; long, wrong as well, is not
+    assert outcome.stderr.startswith(f"error: variant more: {TOO_LONG}")
 
 
-def test_a_sweep_that_is_wrong_beside_a_set_is_told_and_its_own_set_refused(cli: Cli, tmp_path: Path) -> None:
+def test_a_sweep_that_is_wrong_beside_a_set_is_told_and_its_own_set_refused(
+    cli: Cli, lengths: str, tmp_path: Path
+) -> None:
     path = tmp_path / "x.yaml"
-    path.write_text("model: smollm2-135m\ndrafter: eagle3\nsweep: {drafter: [ngram, eagle3]}\n")
-    told = "at drafter.name=ngram: the drafter ngram drafts no trees"
-    outcome = cli("check", str(path), "--set", TREE)
+    path.write_text(path.read_text() + "sweep: {osl: [8, 500]}\n")
+    told = "engine.max_seq_len: at workload.osl=500: 256 tokens do not hold"
+    outcome = cli("check", lengths, *SHORT)
     assert (outcome.code, outcome.stderr) == (0, "")
-    assert f"# sweep: --set drafter: drafter.tree: {told}" in outcome.stdout
+    assert f"# sweep: --set {told}" in outcome.stdout
     assert "points, each is right" not in outcome.stdout
-    refused = cli("check", str(path), "--set", TREE, "--set", "sweep.drafter=eagle3,ngram")
+    refused = cli("check", lengths, *SHORT, "--set", "sweep.osl=500,8")
     assert refused.code == 2
     assert told in refused.stderr
-    assert told in cli("sweep", str(path), "--set", TREE, "--out", str(tmp_path / "out")).stderr
+    assert told in cli("sweep", lengths, *SHORT, "--out", str(tmp_path / "out")).stderr

@@ -14,6 +14,8 @@ from torch import Tensor
 from specbench.engine.models.config import ModelConfig
 from specbench.engine.models.hf_config_writer import to_hf_config
 from specbench.engine.models.presets import TINY
+from specbench.engine.models.random_weights import RandomSource
+from specbench.engine.models.tensor_shapes import model_shapes
 
 DRAFT_VOCAB = 96
 EAGLE3, SPECULATORS, MTP, OWN_CHECKPOINT = "eagle3", "speculators", "mtp", "own checkpoint"
@@ -83,6 +85,12 @@ def mtp_tensors(target: ModelConfig = TINY.config, num_modules: int = 2) -> Tens
         }
         found |= {f"modules.{index}.{name}": tensor for name, tensor in module.items()}
     return found
+
+
+def target_tensors(target: ModelConfig = TINY.config) -> Tensors:
+    """The weights of a target itself, under the names of its checkpoint."""
+    source = RandomSource(target, model_shapes(target), seed=5, dtype=torch.float32, device=torch.device("cpu"))
+    return {name: source.read(name) for name in source.shapes}
 
 
 def stored_name(name: str, naming: str, first_layer: int = TINY.config.num_layers) -> str:

@@ -173,9 +173,10 @@ def test_more_draft_tokens_than_modules_are_refused_before_anything_runs(
     tmp_path: Path, drafter: dict[str, Any]
 ) -> None:
     modules = {"name": "mtp", "model": str(write_head(tmp_path / "head", MTP, mtp_tensors()))}
-    with pytest.raises(InputError, match="3 draft tokens are more than the checkpoint's 2 modules draft") as caught:
+    with pytest.raises(InputError, match="3 draft tokens are more than the head's 2 modules draft") as caught:
         _resolved(drafter={**modules, **drafter})
-    assert (caught.value.where, caught.value.hint) == ("drafter.draft_len", "set drafter.draft_len to 2 or less")
+    assert caught.value.where == "scenario: drafter.draft_len"
+    assert caught.value.hint == "set drafter.draft_len to 2 or less"
     assert _resolved(drafter={**modules, "draft_len": 2}).engine.drafter.max_draft_len == 2
 
 

@@ -18,7 +18,7 @@ from torch import Tensor
 from specbench.engine.attention.base import AttentionOperator
 from specbench.engine.config import DrafterSpec
 from specbench.engine.drafters.base import DrafterHost, DrafterNeeds, DraftState, DraftStep, TargetRows
-from specbench.engine.drafters.head_location import check_draft_model, find_draft_model
+from specbench.engine.drafters.head_location import check_draft_model, find_draft_model, in_drafter_model
 from specbench.engine.drafters.model_drafter import DraftHead, ModelDrafter
 from specbench.engine.models.base import CausalLM
 from specbench.engine.models.checkpoint import resolve_model_config
@@ -53,15 +53,16 @@ class DraftModelDrafter(ModelDrafter):
 
     :raises InputError: none is named, or it cannot draft for the target: see :func:`check_draft_model`.
     :raises ModelNotFoundError: no such model.
-    :raises CheckpointError: its files are unreadable, or unlike its configuration.
+    :raises CheckpointError: its files are unreadable or unlike its configuration, or a weight is not finite.
     """
 
     def __init__(self, spec: DrafterSpec, host: DrafterHost | None = None) -> None:
         super().__init__(spec, host)
         assert host is not None
         source, target = find_draft_model(spec.model), host.target.config
-        check_draft_model(resolve_model_config(source), target, host.config.max_seq_len)
-        loaded = load_model(source, host.dtype, host.device)
+        with in_drafter_model():
+            check_draft_model(resolve_model_config(source), target, host.config.max_seq_len)
+            loaded = load_model(source, host.dtype, host.device, require_finite=True)
         config = loaded.config
         self.head = DraftModelHead(loaded.model, target.vocab_size)
         self.attention = host.build_attention(

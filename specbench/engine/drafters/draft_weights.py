@@ -4,21 +4,28 @@ from __future__ import annotations
 
 from dataclasses import asdict, replace
 
+from specbench.engine.config import ModelSpec
 from specbench.engine.drafters.declaration import DraftWeights, WeightsQuery, load_declaration
 from specbench.engine.drafters.head_config import HeadConfig, HeadKind
-from specbench.engine.drafters.head_location import check_draft_model, find_draft_model, find_head
-from specbench.engine.models.checkpoint import ModelLocation, find_model, resolve_model_config
+from specbench.engine.drafters.head_location import check_draft_model, find_draft_model, find_head, in_drafter_model
+from specbench.engine.models.checkpoint import ModelLocation, existing_path, find_model, resolve_model_config
 from specbench.engine.models.config import ModelConfig
 from specbench.engine.models.fingerprint import describe_configuration, weight_files
+from specbench.engine.models.model_files import check_model_files
+from specbench.registry import PRESETS
 
 
 def find_draft_weights(query: WeightsQuery) -> DraftWeights | None:
     """The weights of the drafter that ``query`` specifies, alone or in a pair; None for one without.
 
-    :raises InputError: no such weights, or they do not fit the target or the draft length.
+    :raises InputError: no such weights, or they do not fit the target or the draft length; or files that are damaged or
+        hold other tensors than their configuration calls for. ``where`` begins with the key of the drafter.
     """
     part = query.spec.model_part
-    return None if part is None else load_declaration(part).find_weights(query)
+    if part is None:
+        return None
+    with in_drafter_model():
+        return load_declaration(part).find_weights(query)
 
 
 def find_eagle3_weights(query: WeightsQuery) -> DraftWeights:
@@ -37,17 +44,27 @@ def find_mtp_weights(query: WeightsQuery) -> DraftWeights:
 def find_draft_model_weights(query: WeightsQuery) -> DraftWeights:
     """See :attr:`DrafterDeclaration.weights`."""
     spec = find_draft_model(query.spec.model)
-    config = resolve_model_config(spec)
+    location = _locate_model(spec, query.with_files)
+    config = resolve_model_config(spec) if location is None else location.read_config()
     check_draft_model(config, query.target_config, query.max_seq_len)
-    location = find_model(spec) if query.with_files else None
+    if location is not None:
+        check_model_files(location, config)
+    told = location if query.with_files else None
     return DraftWeights(
-        spec.source if location is None else location.source,
+        spec.source if told is None else told.source,
         config.num_parameters,
         query.target_config.vocab_size,
         config.kv_bytes_per_token(1),
-        describe_configuration(config, spec.seed if location is not None and location.random else None),
-        () if location is None else tuple(weight_files(location)),
+        describe_configuration(config, spec.seed if told is not None and told.random else None),
+        () if told is None else tuple(weight_files(told)),
     )
+
+
+def _locate_model(spec: ModelSpec, with_files: bool) -> ModelLocation | None:
+    """Where a draft model's files are; None for a preset that may still be pulled. A path is to hold weights."""
+    if spec.source in PRESETS and not with_files:
+        return None
+    return find_model(spec, weights=with_files or existing_path(spec.source) is not None)
 
 
 def _find_head(kind: HeadKind, query: WeightsQuery) -> tuple[str, HeadConfig, ModelLocation | None]:

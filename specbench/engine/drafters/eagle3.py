@@ -107,7 +107,7 @@ class Eagle3Drafter(ModelDrafter):
     def __init__(self, spec: DrafterSpec, host: DrafterHost | None = None) -> None:
         super().__init__(spec, host)
         assert host is not None
-        loaded = load_head("eagle3", spec, host.config.model, host.target.config)
+        loaded = load_head("eagle3", spec, host.config.model, host.target.config, host.dtype)
         decoder = loaded.config.decoder
         self.head = Eagle3Head(loaded, host)
         self.attention = host.build_attention(1, decoder.num_heads, decoder.num_kv_heads, decoder.head_dim)

@@ -16,6 +16,10 @@ from specbench.errors import CheckpointError, InputError
 
 HeadKind = Literal["eagle3", "mtp"]
 DEFAULT_NUM_HIDDEN_STATES = 3
+LAYER_IDS = "eagle_aux_hidden_state_layer_ids"
+"""Key of a head's config.json that lists :attr:`HeadConfig.hidden_layers`, in either of two ways of counting."""
+_LEAST_LAYERS = 3
+"""Layers of a target that has every hidden state of the default."""
 
 
 @dataclass(frozen=True)
@@ -92,17 +96,18 @@ class HeadConfig:
         """
         if 1 < self.num_modules < max_draft_len:
             raise InputError(
-                f"{max_draft_len} draft tokens are more than the checkpoint's {self.num_modules} modules draft, one "
+                f"{max_draft_len} draft tokens are more than the head's {self.num_modules} modules draft, one "
                 "each; only a module that is alone is used again",
                 where="drafter.draft_len",
                 hint=f"set drafter.draft_len to {self.num_modules} or less",
             )
         return max(min(self.num_modules, max_draft_len), 1)
 
-    def check_target(self, target: ModelConfig, where: Path | str) -> None:
+    def check_target(self, target: ModelConfig, where: Path | str, listed: tuple[int, ...] | None = None) -> None:
         """Refuse a target that the head was not made for.
 
         :param where: the head's directory, for the message.
+        :param listed: ``hidden_layers`` as config.json has them, for the message.
         :raises CheckpointError: another hidden size, vocabulary or number of layers.
         """
         pairs = (
@@ -117,14 +122,26 @@ class HeadConfig:
                     where=str(where),
                     hint="choose a head that was trained for this model, or the model that it was trained for",
                 )
-        self._check_layers(target.num_layers, where)
+        self._check_layers(target.num_layers, where, listed)
 
-    def _check_layers(self, num_layers: int, where: Path | str) -> None:
+    def _check_layers(self, num_layers: int, where: Path | str, listed: tuple[int, ...] | None) -> None:
         layers = self.hidden_layers_of(num_layers)
-        wrong = [index for index in layers if not 0 <= index < num_layers]
-        if wrong:
-            raise CheckpointError(
-                f"the head reads hidden states {', '.join(map(str, layers))}; this target has 0 to {num_layers - 1}",
-                where=str(where),
-                hint="name them in its config.json: eagle_aux_hidden_state_layer_ids",
+        if all(0 <= index < num_layers for index in layers):
+            return
+        hint = f"choose a head that was trained for this model, or correct {LAYER_IDS} in its config.json"
+        if self.hidden_layers is None:
+            what = (
+                f"config.json lists no hidden states, and the default, 2, n // 2 and n - 3 of n layers, needs a target "
+                f"of {_LEAST_LAYERS} layers or more; this target has {num_layers}"
             )
+            hint = f"list them in its config.json: {LAYER_IDS}"
+        else:
+            what = f"the head reads hidden states {_join(layers)}; this target has 0 to {num_layers - 1}"
+            if listed not in (None, layers):
+                what += f" ({LAYER_IDS} is {list(listed or ())}: it begins with 1, and so lists outputs of layers, and "
+                what += "the output of layer i is hidden state i + 1)"
+        raise CheckpointError(what, where=str(where), hint=hint)
+
+
+def _join(numbers: tuple[int, ...]) -> str:
+    return ", ".join(map(str, numbers))

@@ -10,18 +10,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from specbench.engine.drafters.head_config import HeadConfig
-from specbench.engine.drafters.head_names import canonical_name
+from specbench.engine.drafters.head_config import LAYER_IDS, HeadConfig
+from specbench.engine.drafters.head_files import WEIGHTED_NORM, check_head_files
 from specbench.engine.models.config import ModelConfig
 from specbench.engine.models.config_reader import ConfigReader
 from specbench.engine.models.hf_config import FAMILIES, parse_config, parse_num_mtp_modules, read_json_object
-from specbench.engine.models.pickle_header import find_pickles, read_names
-from specbench.engine.models.safetensors_header import find_safetensors, read_headers
+from specbench.engine.models.model_files import read_tensor_headers
 from specbench.errors import CheckpointError
 
 SUPPORTED = (
@@ -29,52 +28,31 @@ SUPPORTED = (
     "MTP modules (LlamaForCausalLMMTP, or a target with num_nextn_predict_layers)"
 )
 _SUFFIXES = ("Eagle3", "MTP")
-_LAYER_IDS = "eagle_aux_hidden_state_layer_ids"
 _OTHER_NORMS = ("fc_norm", "norm_output")
-INPUT_NORM = "input_norm.weight"
-WEIGHTED_NORM = (
-    f"norm_before_fc has a norm with weights over all hidden states here ({INPUT_NORM}), which is not supported; "
-    "supported: none, or one without weights for each hidden state"
-)
 
 
 def read_head_config(directory: Path, target: ModelConfig | None = None) -> HeadConfig:
-    """Read the configuration of the head in ``directory``.
+    """Read the configuration of the head in ``directory``, and compare the headers of its files with it.
 
-    Whether it has an embedding or a head of its own is read off the names in its files, safetensors or pickles, of
+    Whether it has an embedding or a head of its own is read off the names in the files, safetensors or pickles, of
     which no numbers are read. Where no weights are here, as of a hub id whose configuration alone was fetched, both are
     taken to be there, so that what it takes in memory is the most that it can be.
 
     :param target: refuse a head that was made for another model.
-    :raises CheckpointError: unreadable, incomplete, of a family that is not supported, or unlike ``target``.
+    :raises CheckpointError: unreadable, incomplete, of a family that is not supported, or unlike ``target``; or files
+        with other tensors than the configuration calls for.
     """
     path = directory / "config.json"
     if not path.is_file():
         raise CheckpointError("has no config.json", where=str(directory), hint="give the directory of a draft head")
-    config = parse_head_config(read_json_object(path), where=str(path))
-    names = [*read_headers(find_safetensors(directory), integers=True)] or read_names(find_pickles(directory))
-    if names:
-        config = with_own_tensors(config, names, where=str(directory))
-    else:
-        config = replace(config, has_embedding=True, has_lm_head=True)
+    keys = read_json_object(path)
+    config = parse_head_config(keys, where=str(path))
     if target is not None:
-        config.check_target(target, directory)
-    return config
-
-
-def with_own_tensors(config: HeadConfig, names: Iterable[str], *, where: str) -> HeadConfig:
-    """``config``, knowing which of the tensors that may be left out the files hold.
-
-    :param names: of every tensor, as the files have them.
-    :raises CheckpointError: a tensor that says that the head computes something else.
-    """
-    names = list(names)
-    if config.kind == "eagle3" and INPUT_NORM in names:
-        raise CheckpointError(WEIGHTED_NORM, where=where)
-    found = [canonical_name(name, config) or "" for name in names]
-    has_lm_head = config.kind == "eagle3" or any(name.endswith(".lm_head.weight") for name in found)
-    has_embedding = any(name.endswith("embed_tokens.weight") for name in found)
-    return replace(config, has_embedding=has_embedding, has_lm_head=has_lm_head)
+        config.check_target(target, directory, listed_layers(keys, where=str(path)))
+    stored = read_tensor_headers(directory, integers=True)
+    if stored is None:
+        return replace(config, has_embedding=True, has_lm_head=True)
+    return check_head_files(config, stored, directory).config
 
 
 def parse_head_config(config: Mapping[str, Any], *, where: str) -> HeadConfig:
@@ -113,7 +91,7 @@ def _parse_eagle3(config: Mapping[str, Any], layer: Mapping[str, Any], where: st
         target_hidden_size=reader.integer("target_hidden_size", decoder.hidden_size),
         vocab_size=decoder.vocab_size,
         draft_vocab_size=_draft_vocab_size(reader, decoder),
-        hidden_layers=_hidden_layers(reader, eagle),
+        hidden_layers=_hidden_layers(listed_layers(config, where=where)),
         norm_before_fc=reader.boolean("norm_before_fc"),
         norm_before_residual=reader.boolean("norm_before_residual"),
     )
@@ -169,15 +147,24 @@ def _draft_vocab_size(reader: ConfigReader, decoder: ModelConfig) -> int:
     return size
 
 
-def _hidden_layers(reader: ConfigReader, eagle: ConfigReader) -> tuple[int, ...] | None:
+def _hidden_layers(listed: tuple[int, ...] | None) -> tuple[int, ...] | None:
     """The listed hidden states, as indices that count the embedding as 0.
 
     Two conventions are in use under one name: the input of layer i, and the output of layer i, which is one less. The
     default's first is 2 in the one and 1 in the other, and no head reads what lies before it: a list that begins with 1
     is of the second kind (https://github.com/sgl-project/sglang/pull/25454).
     """
-    ids = reader.get(_LAYER_IDS)
-    ids = eagle.get(_LAYER_IDS) if ids is None else ids
+    return tuple(index + 1 for index in listed) if listed and listed[0] == 1 else listed
+
+
+def listed_layers(config: Mapping[str, Any], *, where: str) -> tuple[int, ...] | None:
+    """The numbers of ``eagle_aux_hidden_state_layer_ids`` as they are written; None where a head lists none.
+
+    :raises CheckpointError: it is no list of numbers.
+    """
+    reader = ConfigReader(config, {}, where)
+    ids = reader.get(LAYER_IDS)
+    ids = _object(reader, "eagle_config").get(LAYER_IDS) if ids is None else ids
     if ids is None:
         return None
     if (
@@ -185,8 +172,8 @@ def _hidden_layers(reader: ConfigReader, eagle: ConfigReader) -> tuple[int, ...]
         or not ids
         or not all(isinstance(i, int) and not isinstance(i, bool) and i >= 0 for i in ids)
     ):
-        raise reader.fail(f"{_LAYER_IDS} must be a list of layer numbers that is not empty, found {ids!r}")
-    return tuple(index + 1 for index in ids) if ids[0] == 1 else tuple(ids)
+        raise reader.fail(f"{LAYER_IDS} must be a list of layer numbers that is not empty, found {ids!r}")
+    return tuple(ids)
 
 
 def _object(reader: ConfigReader, key: str) -> ConfigReader:

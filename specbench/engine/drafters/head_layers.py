@@ -6,9 +6,10 @@ from torch import Tensor
 
 from specbench.engine.drafters.base import DrafterHost
 from specbench.engine.models.config import ModelConfig
-from specbench.engine.models.decoder import RMSNorm, Tensors, layer_prefix, norm_weight
+from specbench.engine.models.decoder import RMSNorm, Tensors, norm_weight
 from specbench.engine.models.linear import Layout
 from specbench.engine.models.llama import AttentionLayer, AttentionLoader
+from specbench.engine.models.tensor_shapes import layer_prefix
 
 
 def move_tensors(tensors: Tensors, host: DrafterHost) -> Tensors:

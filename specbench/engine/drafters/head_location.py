@@ -7,14 +7,24 @@ a model.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from specbench.downloads import DownloadError
 from specbench.engine.config import RANDOM_PREFIX, ModelSpec
 from specbench.engine.drafters.head_config import HeadConfig
 from specbench.engine.drafters.head_formats import read_head_config
 from specbench.engine.drafters.heads import Head
-from specbench.engine.models.checkpoint import WEIGHT_PATTERNS, existing_path, find_model
+from specbench.engine.models.checkpoint import (
+    WEIGHT_PATTERNS,
+    existing_path,
+    find_model,
+    find_on_hub,
+    has_weights,
+    looks_like_hub_id,
+)
 from specbench.engine.models.config import ModelConfig
 from specbench.engine.models.hf_config import read_num_mtp_modules
 from specbench.engine.models.presets import Preset
@@ -77,26 +87,56 @@ def find_head(drafter: str, model: str | None, target: ModelSpec, *, weights: bo
 def _find_files(drafter: str, model: str, weights: bool) -> HeadLocation:
     """A directory, else a hub id."""
     path = existing_path(model)
-    if path is None and "/" not in model:
+    if path is not None:
+        return HeadLocation(drafter, model, _inspect_path(path, model))
+    if not looks_like_hub_id(model):
         raise ModelNotFoundError(
             f"no head {model!r}: it is none that ships ({', '.join(HEADS)}), no directory, and no hub id",
             where=KEY,
             hint=nearest_hint(model, HEADS) or "a directory with config.json and weights, or organisation/name",
         )
     try:
-        location = find_model(ModelSpec(model), weights=weights and path is None)
-    except ModelNotFoundError as error:
-        where = KEY if error.where is None else f"{KEY}: {error.where}"
-        raise ModelNotFoundError(error.what, where=where, hint=error.hint) from None
-    if location.kind != "directory" or location.path is None:
-        raise CheckpointError("is a GGUF file, which holds no draft head", where=model, hint="give a head's directory")
-    if path is not None and not any(any(location.path.glob(pattern)) for pattern in WEIGHT_PATTERNS):
+        location = find_on_hub(ModelSpec(model), weights=weights)
+    except DownloadError as error:
+        what = f"no head or directory {model!r}, and {error.what}"
+        raise ModelNotFoundError(what, where=KEY, hint=error.hint) from None
+    assert location.path is not None
+    return HeadLocation(drafter, location.source, _inspect_path(location.path, location.source, weights))
+
+
+def _inspect_path(path: Path, source: str, weights: bool = True) -> Path:
+    """``path``, where it is the directory of a head.
+
+    :param weights: they have to be there.
+    """
+    where = f"{KEY}: {source}"
+    if path.suffix == ".gguf" and path.is_file():
+        raise CheckpointError("is a GGUF file, which holds no draft head", where=where, hint="give a head's directory")
+    if not path.is_dir():
+        raise ModelNotFoundError(
+            "is a file", where=where, hint="give the directory that config.json and weights are in"
+        )
+    if not (path / "config.json").is_file():
+        raise ModelNotFoundError("has no config.json", where=where, hint="give the directory of a draft head")
+    if weights and not has_weights(path):
         raise ModelNotFoundError(
             f"has a config.json but no weights ({' or '.join(WEIGHT_PATTERNS)})",
-            where=f"{KEY}: {model}",
+            where=where,
             hint="fetch the head's weight files as well",
         )
-    return HeadLocation(drafter, location.source, location.path)
+    return path
+
+
+@contextmanager
+def in_drafter_model() -> Iterator[None]:
+    """Say of what is refused inside that ``drafter.model`` named it, unless another key of the drafter is said."""
+    try:
+        yield
+    except InputError as error:
+        if error.where is not None and error.where.startswith("drafter."):
+            raise
+        where = KEY if error.where is None else f"{KEY}: {error.where}"
+        raise type(error)(error.what, where=where, hint=error.hint) from None
 
 
 def find_draft_model(model: str | None) -> ModelSpec:

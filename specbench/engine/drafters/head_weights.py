@@ -1,7 +1,7 @@
-"""The tensors of a draft head, under canonical names and checked against its configuration.
+"""The tensors of a draft head under canonical names, and its vocabulary.
 
 Names are listed in :mod:`specbench.engine.drafters.head_shapes`. Files: safetensors, whole or in shards, or pickles
-that hold tensors alone.
+that hold tensors alone; :mod:`specbench.engine.drafters.head_files` compares them with the configuration.
 """
 
 from __future__ import annotations
@@ -16,52 +16,69 @@ from torch import Tensor
 
 from specbench.engine.config import DrafterSpec, ModelSpec
 from specbench.engine.drafters.head_config import HeadConfig
-from specbench.engine.drafters.head_formats import with_own_tensors
-from specbench.engine.drafters.head_location import find_head
-from specbench.engine.drafters.head_names import MAPS, canonical_name, checkpoint_name
+from specbench.engine.drafters.head_files import SAME_HEAD, HeadFiles, check_head_files
+from specbench.engine.drafters.head_location import find_head, in_drafter_model
+from specbench.engine.drafters.head_names import MAPS
 from specbench.engine.models.config import ModelConfig
+from specbench.engine.models.model_files import read_tensor_headers
 from specbench.engine.models.pickle_header import find_pickles
 from specbench.engine.models.pickle_weights import PickleSource
 from specbench.engine.models.safetensors_weights import SafetensorsSource, find_safetensors
-from specbench.engine.models.tensor_source import Shape, TensorSource, check_tensors
+from specbench.engine.models.tensor_header import Shape
+from specbench.engine.models.tensor_source import TensorSource, check_finite
 from specbench.errors import CheckpointError
-
-_TRAINED_FOR = "check that config.json and the weights belong to the same head"
 
 
 class HeadTensors:
     """A head's tensors, read one at a time. Use it in a ``with`` block: it may hold files open.
 
-    :ivar config: the head's configuration, knowing which of the tensors that may be left out are here.
-    :raises CheckpointError: missing, unexpected or differently shaped tensors.
+    :param files: what ``source`` holds.
     """
 
-    def __init__(self, source: TensorSource, config: HeadConfig, directory: Path) -> None:
-        self.config = with_own_tensors(config, source.shapes, where=str(directory))
-        self.directory = directory
+    def __init__(self, source: TensorSource, files: HeadFiles) -> None:
+        self.files = files
         self._source = source
-        self._stored = self._find_names()
-        self._check()
+
+    @property
+    def config(self) -> HeadConfig:
+        """The head's configuration, knowing which of the tensors that may be left out are here."""
+        return self.files.config
+
+    @property
+    def directory(self) -> Path:
+        """Where the files are, for error messages."""
+        return self.files.directory
 
     @property
     def shapes(self) -> Mapping[str, Shape]:
         """Canonical name -> shape of every tensor, the maps included."""
-        return {name: self._source.shapes[stored] for name, stored in self._stored.items()}
+        return {name: header.shape for name, header in self.files.headers.items()}
 
     def file_of(self, name: str) -> Path:
         """The file a tensor is in, for error messages."""
-        return self._source.file_of(self._stored[name])
+        return self.files.headers[name].path
 
     def read(self, name: str) -> Tensor:
         """Return the tensor of a canonical name, in the type it is stored in, on the CPU.
 
         :raises CheckpointError: the file ends early or cannot be read.
         """
-        return self._source.read(self._stored[name])
+        return self._source.read(self.files.names[name])
+
+    def read_weights(self, dtype: torch.dtype) -> dict[str, Tensor]:
+        """Return every tensor but the maps by its canonical name, as :meth:`read` does.
+
+        :param dtype: what they will be computed in.
+        :raises CheckpointError: a number that is not finite in ``dtype``: a head would only draft what is rejected.
+        """
+        weights = {name: tensor for name, tensor in self.items() if name not in MAPS}
+        for name, tensor in weights.items():
+            check_finite(self.files.names[name], tensor, self.file_of(name), dtype)
+        return weights
 
     def items(self) -> Iterator[tuple[str, Tensor]]:
         """Every tensor with its canonical name, one at a time."""
-        for name in self._stored:
+        for name in self.files.names:
             yield name, self.read(name)
 
     def __enter__(self) -> HeadTensors:
@@ -73,37 +90,6 @@ class HeadTensors:
     ) -> None:
         self._source.__exit__(kind, error, trace)
 
-    def _find_names(self) -> dict[str, str]:
-        """Canonical name -> name in the files."""
-        found: dict[str, str] = {}
-        for stored in self._source.shapes:
-            name = canonical_name(stored, self.config)
-            if name is None:
-                continue
-            if name in found:
-                raise CheckpointError(
-                    f"tensor {stored!r} is there as {found[name]!r} as well",
-                    where=str(self._source.file_of(stored)),
-                    hint="give a directory with one checkpoint in it",
-                )
-            found[name] = stored
-        return found
-
-    def _check(self) -> None:
-        config = self.config
-        expected = config.expected_tensors()
-        sizes = {"d2t": config.draft_vocab_size, "t2d": config.vocab_size}
-        expected |= {name: (sizes[name],) for name in MAPS if name in self._stored}
-        names = {self._stored.get(name) or checkpoint_name(name, config): shape for name, shape in expected.items()}
-        check_tensors(names, self._source, self.directory, is_foreign=lambda name: canonical_name(name, config) is None)
-        if not config.has_embedding and config.decoder.hidden_size != config.target_hidden_size:
-            raise CheckpointError(
-                f"the head is {config.decoder.hidden_size} wide and the target {config.target_hidden_size}, so that it "
-                "needs an embedding of its own, and embed_tokens.weight is missing",
-                where=str(self.directory),
-                hint=_TRAINED_FOR,
-            )
-
 
 def open_head(directory: Path, config: HeadConfig) -> HeadTensors:
     """Open the tensors of the head in ``directory``.
@@ -111,17 +97,16 @@ def open_head(directory: Path, config: HeadConfig) -> HeadTensors:
     :param config: as :func:`~specbench.engine.drafters.head_formats.read_head_config` reads it there.
     :raises CheckpointError: no weights, or files that are truncated, unreadable or unlike ``config``.
     """
-    paths = find_safetensors(directory)
-    if paths:
-        return HeadTensors(SafetensorsSource(paths, integers=True), config, directory)
-    pickles = find_pickles(directory)
-    if not pickles:
+    stored = read_tensor_headers(directory, integers=True)
+    if stored is None:
         raise CheckpointError(
             "has a config.json but no weights (*.safetensors or pytorch_model*.bin)",
             where=str(directory),
             hint="fetch the head's weight files as well",
         )
-    return HeadTensors(PickleSource(pickles), config, directory)
+    files, paths = check_head_files(config, stored, directory), find_safetensors(directory)
+    source = SafetensorsSource(paths, integers=True) if paths else PickleSource(find_pickles(directory), integers=True)
+    return HeadTensors(source, files)
 
 
 @dataclass(frozen=True)
@@ -140,18 +125,23 @@ class LoadedHead:
     source: str = ""
 
 
-def load_head(kind: str, spec: DrafterSpec, target: ModelSpec, target_config: ModelConfig) -> LoadedHead:
+def load_head(
+    kind: str, spec: DrafterSpec, target: ModelSpec, target_config: ModelConfig, dtype: torch.dtype
+) -> LoadedHead:
     """Load the head that ``spec`` means for a target.
 
     :param kind: ``eagle3`` or ``mtp``.
+    :param dtype: what it will compute in.
     :raises InputError: no such head, or none ships for the target; see
         :func:`~specbench.engine.drafters.head_location.find_head`.
-    :raises CheckpointError: files that are unreadable, unlike their configuration, or made for another target.
+    :raises CheckpointError: files that are unreadable, unlike their configuration, or made for another target; or
+        weights that are not finite.
     """
-    location = find_head(kind, spec.model, target)
-    with open_head(location.directory, location.read_config(target_config)) as opened:
-        vocabulary = read_vocabulary(opened)
-        tensors = {name: tensor for name, tensor in opened.items() if name not in MAPS}
+    with in_drafter_model():
+        location = find_head(kind, spec.model, target)
+        with open_head(location.directory, location.read_config(target_config)) as opened:
+            vocabulary = read_vocabulary(opened)
+            tensors = opened.read_weights(dtype)
     return LoadedHead(opened.config, tensors, vocabulary, location.source)
 
 
@@ -161,8 +151,8 @@ def read_vocabulary(tensors: HeadTensors) -> Tensor | None:
     Checkpoints have it as ``d2t``, how far each id lies beyond its row (id = i + d2t[i]), or as ``t2d``, truth values
     that mark the ids in rising order, or as both.
 
-    :raises CheckpointError: no map where one is needed, ids that the target does not have or that occur twice, or two
-        maps that say different things.
+    :raises CheckpointError: ids that the target does not have or that occur twice, or two maps that say different
+        things.
     """
     config, where = tensors.config, str(tensors.directory)
     rows, vocab_size = config.draft_vocab_size, config.vocab_size
@@ -171,14 +161,12 @@ def read_vocabulary(tensors: HeadTensors) -> Tensor | None:
         ids = torch.arange(rows) + _whole(tensors, "d2t")
         _check_ids(ids, vocab_size, where)
         if marked is not None and not torch.equal(ids.sort().values, marked):
-            raise CheckpointError("d2t and t2d name different tokens", where=where, hint=_TRAINED_FOR)
+            raise CheckpointError("d2t and t2d name different tokens", where=where, hint=SAME_HEAD)
     elif marked is not None:
         ids = marked
-    elif rows == vocab_size:
-        return None
     else:
-        what = f"draft_vocab_size is {rows} of {vocab_size} tokens, but neither d2t nor t2d says which"
-        raise CheckpointError(what, where=where, hint=_TRAINED_FOR)
+        # Where rows are not ids, a head without a map was refused by its names.
+        return None
     return None if rows == vocab_size and torch.equal(ids, torch.arange(rows)) else ids
 
 
@@ -188,16 +176,12 @@ def _marked(tensors: HeadTensors) -> Tensor:
     ids = marks.nonzero().squeeze(1)
     if len(ids) != tensors.config.draft_vocab_size:
         what = f"t2d marks {len(ids)} tokens, draft_vocab_size is {tensors.config.draft_vocab_size}"
-        raise CheckpointError(what, where=str(tensors.file_of("t2d")), hint=_TRAINED_FOR)
+        raise CheckpointError(what, where=str(tensors.file_of("t2d")), hint=SAME_HEAD)
     return ids
 
 
 def _whole(tensors: HeadTensors, name: str) -> Tensor:
-    values = tensors.read(name)
-    if values.is_floating_point() or values.is_complex():
-        what = f"{name} is stored as {str(values.dtype).removeprefix('torch.')}; it holds whole numbers"
-        raise CheckpointError(what, where=str(tensors.file_of(name)), hint=_TRAINED_FOR)
-    return values.to(torch.int64)
+    return tensors.read(name).to(torch.int64)
 
 
 def _check_ids(ids: Tensor, vocab_size: int, where: str) -> None:
@@ -211,4 +195,4 @@ def _check_ids(ids: Tensor, vocab_size: int, where: str) -> None:
         )
     in_order = ids.sort().values
     if bool((in_order[1:] == in_order[:-1]).any()):
-        raise CheckpointError("d2t gives several rows the same token", where=where, hint=_TRAINED_FOR)
+        raise CheckpointError("d2t gives several rows the same token", where=where, hint=SAME_HEAD)

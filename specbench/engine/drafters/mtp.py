@@ -82,13 +82,13 @@ class MtpDrafter(ModelDrafter):
     one fewer than there are modules, are run again with the next step's.
 
     :raises InputError: more draft tokens than several modules draft; or the module's shapes are unlike the target's.
-    :raises CheckpointError: its files are unreadable, or unlike their configuration.
+    :raises CheckpointError: its files are unreadable or unlike their configuration, or a weight is not finite.
     """
 
     def __init__(self, spec: DrafterSpec, host: DrafterHost | None = None) -> None:
         super().__init__(spec, host)
         assert host is not None
-        loaded = load_head("mtp", spec, host.config.model, host.target.config)
+        loaded = load_head("mtp", spec, host.config.model, host.target.config, host.dtype)
         decoder, num_modules = loaded.config.decoder, loaded.config.num_modules_for(spec.max_draft_len)
         self._modules = [MtpHead(loaded, host, module) for module in range(num_modules)]
         self.head = self._modules[0]

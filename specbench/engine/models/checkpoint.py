@@ -90,7 +90,7 @@ def find_model(spec: ModelSpec, *, weights: bool = True) -> ModelLocation:
         return _find_preset(spec, PRESETS.load(spec.source))
     if path := existing_path(spec.source):
         return _inspect_path(path, spec.source, weights)
-    if _looks_like_hub_id(spec.source):
+    if looks_like_hub_id(spec.source):
         return _find_on_hub(spec, weights)
     raise ModelNotFoundError(
         f"no model {spec.source!r}: it is no preset ({', '.join(PRESETS)}), no file or directory, and no hub id",
@@ -115,7 +115,7 @@ def _find_preset(spec: ModelSpec, preset: Preset) -> ModelLocation:
     if manifest is None:
         raise ModelNotFoundError(
             f"model {spec.source!r} has not been pulled (looked in {directory})",
-            hint=f"run: specbench pull {spec.source}  (or give it random weights: model: random:{spec.source})",
+            hint=f"run: specbench pull {spec.source}  (or random:{spec.source} for random weights)",
         )
     return ModelLocation("directory", f"{spec.source} ({manifest.get('origin', 'unknown origin')})", directory, preset)
 
@@ -130,7 +130,8 @@ def existing_path(source: str) -> Path | None:
         return None
 
 
-def _looks_like_hub_id(source: str) -> bool:
+def looks_like_hub_id(source: str) -> bool:
+    """Whether a source that is no path may be ``organisation/name`` on the hub."""
     return bool(_HUB_ID.fullmatch(source)) and not source.endswith(".gguf")
 
 
@@ -145,34 +146,46 @@ def _inspect_path(path: Path, source: str, weights: bool) -> ModelLocation:
         inside = sorted(path.glob("*.gguf"))
         hint = f"give the file itself: {inside[0]}" if inside else "give a directory that has config.json in it"
         raise ModelNotFoundError("has no config.json", where=source, hint=hint)
-    if weights and not _has_weights(path):
+    if weights and not has_weights(path):
         raise ModelNotFoundError(
             f"has a config.json but no weights ({' or '.join(WEIGHT_PATTERNS)})",
             where=source,
-            hint=f"fetch them, or use random ones: model: random:{source}",
+            hint=f"fetch them, or random:{source} for random weights",
         )
     return ModelLocation("directory", source, path)
 
 
-def _has_weights(directory: Path) -> bool:
+def has_weights(directory: Path) -> bool:
+    """Whether there are files that may hold weights."""
     return any(any(directory.glob(pattern)) for pattern in WEIGHT_PATTERNS)
 
 
 def _find_on_hub(spec: ModelSpec, weights: bool) -> ModelLocation:
-    """The hub client's cache first: a model that is there needs no network, and stays the same between runs."""
-    only = None if weights else _CONFIG_FILES
     try:
-        path = download_snapshot(spec.source, revision=spec.revision, only=only, local_only=True)
-        if (path / "config.json").is_file() and (not weights or _has_weights(path)):
-            return ModelLocation("directory", f"hub {spec.source}@{path.name[:12]}", path)
-    except DownloadError:
-        # Not cached: ask the hub.
-        pass
-    try:
-        path = download_snapshot(spec.source, revision=spec.revision, only=only)
+        location = find_on_hub(spec, weights=weights)
     except DownloadError as error:
         raise ModelNotFoundError(
             f"no preset, file or directory {spec.source!r}, and {error.what}",
             hint=error.hint,
         ) from None
-    return _inspect_path(path, f"hub {spec.source}@{path.name[:12]}", weights)
+    assert location.path is not None
+    return _inspect_path(location.path, location.source, weights)
+
+
+def find_on_hub(spec: ModelSpec, *, weights: bool) -> ModelLocation:
+    """Where the snapshot of a hub id is; whether all of it is there has not been looked at.
+
+    The hub client's cache comes first: a model that is there needs no network, and stays the same between runs.
+
+    :raises DownloadError: the hub has none, or cannot be reached.
+    """
+    only = None if weights else _CONFIG_FILES
+    try:
+        path = download_snapshot(spec.source, revision=spec.revision, only=only, local_only=True)
+        is_whole = (path / "config.json").is_file() and (not weights or has_weights(path))
+    except DownloadError:
+        # Not cached: ask the hub.
+        is_whole = False
+    if not is_whole:
+        path = download_snapshot(spec.source, revision=spec.revision, only=only)
+    return ModelLocation("directory", f"hub {spec.source}@{path.name[:12]}", path)

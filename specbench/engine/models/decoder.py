@@ -20,15 +20,10 @@ from specbench.engine.models.base import CausalLM, HiddenTaps
 from specbench.engine.models.config import ModelConfig
 from specbench.engine.models.linear import Embedding, GatedLinear, Layout, Linear, PlainEmbedding, choose_layout
 from specbench.engine.models.rotary import RotaryEmbedding
+from specbench.engine.models.tensor_shapes import EMBEDDING, HEAD, NORM, Shapes, join_shapes, layer_prefix
 from specbench.errors import CheckpointError
 
 Tensors = dict[str, Tensor]
-Shapes = dict[str, tuple[int, ...]]
-
-_EMBEDDING = "model.embed_tokens.weight"
-_NORM = "model.norm.weight"
-_HEAD = "lm_head.weight"
-
 
 Layer = TypeVar("Layer", bound="DecoderLayer")
 
@@ -167,7 +162,7 @@ class DecoderForCausalLM(CausalLM, Generic[Layer]):
         self._layout: Layout = choose_layout(dtype, device)
         self._rotary = RotaryEmbedding(config, device)
         self.layers: list[Layer] = [self.build_layer(index) for index in range(config.num_layers)]
-        self._shapes = self._list_shapes()
+        self._shapes = join_shapes(config, [self.layer_shapes(index) for index in range(config.num_layers)])
         self._parts = {name: part for part in self._list_parts() for name in part.names}
         self._waiting: Tensors = {}
         self._missing = dict.fromkeys(self._shapes)
@@ -254,53 +249,22 @@ class DecoderForCausalLM(CausalLM, Generic[Layer]):
             shown = ", ".join(names[:4]) + (f" and {len(names) - 4} more" if len(names) > 4 else "")
             raise CheckpointError(f"tensors are missing: {shown}", where=self.config.architecture)
 
-    def _list_shapes(self) -> Shapes:
-        config = self.config
-        shapes: Shapes = {_EMBEDDING: (config.vocab_size, config.hidden_size)}
-        for index in range(config.num_layers):
-            shapes |= {f"{layer_prefix(index)}{name}": shape for name, shape in self.layer_shapes(index).items()}
-        shapes[_NORM] = (config.hidden_size,)
-        if not config.tie_word_embeddings:
-            shapes[_HEAD] = (config.vocab_size, config.hidden_size)
-        return shapes
-
     def _list_parts(self) -> list[Part]:
-        parts = [Part((_EMBEDDING,), self._build_embedding), Part((_NORM,), self._build_norm)]
+        parts = [Part((EMBEDDING,), self._build_embedding), Part((NORM,), self._build_norm)]
         if not self.config.tie_word_embeddings:
-            parts.append(Part((_HEAD,), self._build_head))
+            parts.append(Part((HEAD,), self._build_head))
         for index in range(self.config.num_layers):
             parts += self.layer_loader(index).parts(self._shapes)
         return parts
 
     def _build_embedding(self, tensors: Tensors) -> None:
         if self.config.tie_word_embeddings:
-            self._embedding, self.head = self._layout.tied(tensors[_EMBEDDING])
+            self._embedding, self.head = self._layout.tied(tensors[EMBEDDING])
         else:
-            self._embedding = PlainEmbedding(tensors[_EMBEDDING])
+            self._embedding = PlainEmbedding(tensors[EMBEDDING])
 
     def _build_norm(self, tensors: Tensors) -> None:
-        self._norm = RMSNorm(norm_weight(tensors[_NORM], self.config), self.config.rms_norm_eps)
+        self._norm = RMSNorm(norm_weight(tensors[NORM], self.config), self.config.rms_norm_eps)
 
     def _build_head(self, tensors: Tensors) -> None:
-        self.head = self._layout.linear(tensors[_HEAD], None)
-
-
-def layer_prefix(index: int) -> str:
-    """What the names of a layer's tensors start with."""
-    return f"model.layers.{index}."
-
-
-def mlp_shapes(config: ModelConfig) -> Shapes:
-    """Shapes of a layer's gated MLP."""
-    hidden, inner = config.hidden_size, config.intermediate_size
-    shapes: Shapes = {}
-    for name, outputs, inputs in (("gate", inner, hidden), ("up", inner, hidden), ("down", hidden, inner)):
-        shapes[f"mlp.{name}_proj.weight"] = (outputs, inputs)
-        if config.mlp_bias:
-            shapes[f"mlp.{name}_proj.bias"] = (outputs,)
-    return shapes
-
-
-def norm_shapes(config: ModelConfig) -> Shapes:
-    """Shapes of a layer's two norms."""
-    return {f"{name}.weight": (config.hidden_size,) for name in ("input_layernorm", "post_attention_layernorm")}
+        self.head = self._layout.linear(tensors[HEAD], None)

@@ -10,6 +10,8 @@ from typing import Any
 from specbench.engine.models.config import ModelConfig, RopeScaling
 from specbench.engine.models.gguf_header import GgufHeader
 from specbench.engine.models.hf_config import CHAT_END_TOKENS, check_heads
+from specbench.engine.models.safetensors_header import DTYPE_NAMES
+from specbench.engine.models.tensor_header import TensorHeader
 from specbench.errors import CheckpointError
 
 ARCHITECTURES = {"llama": "LlamaForCausalLM", "qwen2": "Qwen2ForCausalLM", "qwen3": "Qwen3ForCausalLM"}
@@ -48,6 +50,16 @@ def to_hf_name(name: str) -> str | None:
         return f"model.layers.{layer}.{inner}.{kind}" if inner else name
     outer = {ours: theirs for theirs, ours in _OUTER_NAMES.items()}.get(stem)
     return f"{outer}.{kind}" if outer else name
+
+
+def tensor_headers(header: GgufHeader) -> dict[str, TensorHeader]:
+    """Every weight by its Hugging Face name; quantised ones count as float32, as which they may be read."""
+    named = {to_hf_name(name): tensor for name, tensor in header.tensors.items()}
+    return {
+        name: TensorHeader(header.path, DTYPE_NAMES.get(tensor.type_name, "float32"), tensor.shape)
+        for name, tensor in named.items()
+        if name is not None
+    }
 
 
 def config_from_gguf(header: GgufHeader) -> ModelConfig:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from io import FileIO
 from math import prod
-from pathlib import Path
 from types import TracebackType
 
 import numpy as np
@@ -14,9 +13,10 @@ import torch
 from torch import Tensor
 
 from specbench.engine.models.config import ModelConfig
-from specbench.engine.models.gguf_config import to_hf_name
+from specbench.engine.models.gguf_config import tensor_headers, to_hf_name
 from specbench.engine.models.gguf_header import GgufHeader, GgufTensor
-from specbench.engine.models.tensor_source import Shape
+from specbench.engine.models.tensor_header import TensorHeader
+from specbench.engine.models.tensor_source import TensorSource
 from specbench.errors import CheckpointError
 
 # Values dequantised at once: the package makes several float32 temporaries of this size, which should stay in cache,
@@ -26,7 +26,7 @@ _CHUNK_ELEMENTS = 1 << 15
 _RAW_DTYPES = {"F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
 
 
-class GgufSource:
+class GgufSource(TensorSource):
     """The weights of one GGUF file.
 
     :param dtype: what :meth:`read` returns quantised tensors in, so that no float32 copy of a whole tensor is made.
@@ -38,21 +38,15 @@ class GgufSource:
         self._config = config
         self._dtype = dtype
         self._interleaved = header.metadata.get("general.architecture") == "llama"
-        self._tensors: dict[str, GgufTensor] = {}
-        for name, tensor in header.tensors.items():
-            if hf_name := to_hf_name(name):
-                self._tensors[hf_name] = tensor
+        self._headers = tensor_headers(header)
+        named = {to_hf_name(name): tensor for name, tensor in header.tensors.items()}
+        self._tensors = {name: tensor for name, tensor in named.items() if name is not None}
         self._file = FileIO(header.path)
 
     @property
-    def shapes(self) -> Mapping[str, Shape]:
-        """Shape of every tensor."""
-        return {name: tensor.shape for name, tensor in self._tensors.items()}
-
-    def file_of(self, name: str) -> Path:
-        """The GGUF file."""
-        del name
-        return self._path
+    def headers(self) -> Mapping[str, TensorHeader]:
+        """Type and shape of every tensor."""
+        return self._headers
 
     def read(self, name: str) -> Tensor:
         """Return a tensor on the CPU: F32, F16 and BF16 as stored, quantised ones in the source's dtype."""
@@ -105,9 +99,6 @@ class GgufSource:
             )
         pairs = values.reshape(heads, values.shape[0] // heads // 2, 2, *rest)
         return pairs.transpose(1, 2).reshape(values.shape)
-
-    def __enter__(self) -> GgufSource:
-        return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None

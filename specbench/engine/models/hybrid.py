@@ -24,15 +24,13 @@ from specbench.engine.models.decoder import (
     DecoderLayer,
     LayerLoader,
     RMSNorm,
-    Shapes,
     Tensors,
-    mlp_shapes,
-    norm_shapes,
     widen,
 )
 from specbench.engine.models.linear import Layout, Linear
-from specbench.engine.models.llama import AttentionLayer, AttentionLoader, attention_shapes
+from specbench.engine.models.llama import AttentionLayer, AttentionLoader
 from specbench.engine.models.rotary import rotate_leading
+from specbench.engine.models.tensor_shapes import Shapes, layer_shapes
 from specbench.engine.recurrence import HybridOperator
 
 
@@ -117,12 +115,7 @@ class HybridForCausalLM(DecoderForCausalLM[AttentionLayer | GatedDeltaLayer]):
 
     def layer_shapes(self, index: int) -> Shapes:
         """See :class:`DecoderForCausalLM`."""
-        shape = self.config.linear_attention
-        if shape is not None and shape.layer_types[index] == LINEAR_ATTENTION:
-            mixer = _gated_delta_shapes(shape, self.config.hidden_size)
-        else:
-            mixer = attention_shapes(self.config)
-        return norm_shapes(self.config) | mixer | mlp_shapes(self.config)
+        return layer_shapes(self.config, index)
 
     def layer_loader(self, index: int) -> LayerLoader[Any]:
         """See :class:`DecoderForCausalLM`."""
@@ -173,16 +166,3 @@ class _GatedDeltaLoader(LayerLoader[GatedDeltaLayer]):
 
     def _build_output(self, tensors: Tensors) -> None:
         self._layer.output = self._layout.linear(*self.take(tensors, "linear_attn.out_proj"))
-
-
-def _gated_delta_shapes(shape: LinearAttention, hidden: int) -> Shapes:
-    num_heads = shape.num_value_heads
-    return {
-        "linear_attn.dt_bias": (num_heads,),
-        "linear_attn.A_log": (num_heads,),
-        "linear_attn.conv1d.weight": (shape.conv_width, 1, shape.conv_kernel),
-        "linear_attn.in_proj_qkvz.weight": (shape.conv_width + shape.value_width, hidden),
-        "linear_attn.in_proj_ba.weight": (2 * num_heads, hidden),
-        "linear_attn.norm.weight": (shape.value_head_dim,),
-        "linear_attn.out_proj.weight": (hidden, shape.value_width),
-    }

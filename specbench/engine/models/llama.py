@@ -18,15 +18,13 @@ from specbench.engine.models.decoder import (
     DecoderLayer,
     LayerLoader,
     RMSNorm,
-    Shapes,
     Tensors,
-    mlp_shapes,
-    norm_shapes,
     norm_weight,
     widen,
 )
 from specbench.engine.models.linear import Layout, Linear
 from specbench.engine.models.rotary import interleave_leading, rotate
+from specbench.engine.models.tensor_shapes import Shapes, layer_shapes
 
 
 class AttentionLayer(DecoderLayer):
@@ -80,9 +78,9 @@ class LlamaForCausalLM(DecoderForCausalLM[AttentionLayer]):
         """See :class:`DecoderForCausalLM`."""
         return AttentionLayer(index, self.config)
 
-    def layer_shapes(self, index: int) -> Shapes:  # noqa: ARG002 - all layers are alike
+    def layer_shapes(self, index: int) -> Shapes:
         """See :class:`DecoderForCausalLM`."""
-        return norm_shapes(self.config) | attention_shapes(self.config) | mlp_shapes(self.config)
+        return layer_shapes(self.config, index)
 
     def layer_loader(self, index: int) -> AttentionLoader:
         """See :class:`DecoderForCausalLM`."""
@@ -130,23 +128,3 @@ class AttentionLoader(LayerLoader[AttentionLayer]):
 
     def _build_output(self, tensors: Tensors) -> None:
         self._layer.output = self._layout.linear(*self.take(tensors, "self_attn.o_proj"))
-
-
-def attention_shapes(config: ModelConfig) -> Shapes:
-    """Shapes of a layer's attention over keys and values."""
-    hidden = config.hidden_size
-    width, kv_width = config.num_heads * config.head_dim, config.num_kv_heads * config.head_dim
-    products = [
-        ("q_proj", width * (2 if config.attention_output_gate else 1), hidden, config.attention_bias),
-        ("k_proj", kv_width, hidden, config.attention_bias),
-        ("v_proj", kv_width, hidden, config.attention_bias),
-        ("o_proj", hidden, width, config.attention_output_bias),
-    ]
-    shapes: Shapes = {}
-    if config.qk_norm:
-        shapes |= {"self_attn.q_norm.weight": (config.head_dim,), "self_attn.k_norm.weight": (config.head_dim,)}
-    for name, outputs, inputs, has_bias in products:
-        shapes[f"self_attn.{name}.weight"] = (outputs, inputs)
-        if has_bias:
-            shapes[f"self_attn.{name}.bias"] = (outputs,)
-    return shapes

@@ -21,12 +21,12 @@ from specbench.engine.models.fingerprint import compute_fingerprint
 from specbench.engine.models.gguf_header import read_header
 from specbench.engine.models.gguf_tokenizer import tokenizer_directory
 from specbench.engine.models.gguf_weights import GgufSource
-from specbench.engine.models.hf_config import read_num_mtp_modules
+from specbench.engine.models.model_files import mtp_prefixes
 from specbench.engine.models.pickle_header import find_pickles
 from specbench.engine.models.pickle_weights import PickleSource
 from specbench.engine.models.random_weights import RandomSource
 from specbench.engine.models.safetensors_weights import SafetensorsSource, find_safetensors
-from specbench.engine.models.tensor_source import TensorSource, check_tensors
+from specbench.engine.models.tensor_source import TensorSource, check_finite, check_tensors
 from specbench.errors import ModelNotFoundError, SpecbenchError
 from specbench.registry import MODELS, PRESETS
 
@@ -56,9 +56,13 @@ class LoadedModel:
     directory: Path | None
 
 
-def load_model(spec: ModelSpec, dtype: torch.dtype, device: torch.device) -> LoadedModel:
+def load_model(
+    spec: ModelSpec, dtype: torch.dtype, device: torch.device, *, require_finite: bool = False
+) -> LoadedModel:
     """Build the model of ``spec`` and fill it tensor by tensor, so that no second copy of the weights ever exists.
 
+    :param require_finite: look at every number. A target's show in its logits, which the engine checks; what a draft
+        model proposes is only rejected.
     :raises ModelNotFoundError: no such model, or it has not been pulled.
     :raises CheckpointError: files that are truncated, unreadable or unlike the configuration.
     """
@@ -66,7 +70,8 @@ def load_model(spec: ModelSpec, dtype: torch.dtype, device: torch.device) -> Loa
     config = location.read_config()
     model = build_model(config, dtype=dtype, device=device)
     with _threads_for(config), _open_source(location, config, spec.seed, model, dtype, device) as source:
-        fill_model(model, source, location.path or Path(location.source), foreign=_mtp_prefixes(location, config))
+        where, foreign = location.path or Path(location.source), mtp_prefixes(location, config)
+        fill_model(model, source, where, foreign=foreign, finite_in=dtype if require_finite else None)
     return LoadedModel(
         model=model,
         config=config,
@@ -127,22 +132,22 @@ def build_model(config: ModelConfig, *, dtype: torch.dtype, device: torch.device
     return model
 
 
-def _mtp_prefixes(location: ModelLocation, config: ModelConfig) -> tuple[str, ...]:
-    """What the names of prediction modules start with, which a checkpoint may carry behind the model's layers."""
-    if location.kind != "directory" or location.path is None:
-        return ()
-    first = config.num_layers
-    return tuple(f"model.layers.{first + index}." for index in range(read_num_mtp_modules(location.path)))
-
-
-def fill_model(model: CausalLM, source: TensorSource, where: Path, *, foreign: tuple[str, ...] = ()) -> None:
+def fill_model(
+    model: CausalLM,
+    source: TensorSource,
+    where: Path,
+    *,
+    foreign: tuple[str, ...] = (),
+    finite_in: torch.dtype | None = None,
+) -> None:
     """Copy every tensor the model expects out of ``source``.
 
     The largest go first: such a tensor is then in transit beside an empty model, and the peak of memory is not the
     whole model and its embedding once more. The rest go in the model's order, in which those packed together meet.
 
     :param foreign: what the names of tensors start with that are there for something else.
-    :raises CheckpointError: see :func:`check_tensors`.
+    :param finite_in: refuse numbers that are not finite in this type; None: do not look.
+    :raises CheckpointError: see :func:`check_tensors` and :func:`check_finite`.
     """
     expected = model.expected_tensors()
     check_tensors(expected, source, where, is_foreign=lambda name: name.startswith(foreign))
@@ -150,7 +155,10 @@ def fill_model(model: CausalLM, source: TensorSource, where: Path, *, foreign: t
     sizes = {name: math.prod(shape) for name, shape in expected.items()}
     # The sort is stable.
     for name in sorted(expected, key=lambda name: -sizes[name] if sizes[name] > large else 0):
-        model.load_tensor(name, source.read(name))
+        tensor = source.read(name)
+        if finite_in is not None:
+            check_finite(name, tensor, source.file_of(name), finite_in)
+        model.load_tensor(name, tensor)
     model.finish_loading()
     _return_freed_memory()
 

@@ -12,39 +12,41 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from specbench.engine.models.tensor_source import Shape
-from specbench.errors import CheckpointError
+from specbench.engine.models.pickle_header import more_than_tensors, no_state_dict, require_floating, unreadable
+from specbench.engine.models.tensor_header import TensorHeader
+from specbench.engine.models.tensor_source import TensorSource
 
 
-class PickleSource:
+class PickleSource(TensorSource):
     """The tensors of one or more pickled state dicts, mapped rather than read where the file allows it.
 
-    :raises CheckpointError: truncated, not a state dict, or one that would run code when loaded.
+    :param integers: see :func:`~specbench.engine.models.pickle_header.read_pickle_headers`.
+    :raises CheckpointError: truncated, not a state dict, one that would run code when loaded, or a type of numbers that
+        is not supported.
     """
 
-    def __init__(self, paths: list[Path]) -> None:
+    def __init__(self, paths: list[Path], *, integers: bool = False) -> None:
         self._tensors: dict[str, Tensor] = {}
         self._paths: dict[str, Path] = {}
         for path in paths:
             for name, tensor in _load_state_dict(path).items():
                 self._tensors[name] = tensor
                 self._paths[name] = path
+        if not integers:
+            for name, header in self.headers.items():
+                require_floating(name, header)
 
     @property
-    def shapes(self) -> Mapping[str, Shape]:
-        """Shape of every tensor."""
-        return {name: tuple(tensor.shape) for name, tensor in self._tensors.items()}
-
-    def file_of(self, name: str) -> Path:
-        """The file a tensor is in."""
-        return self._paths[name]
+    def headers(self) -> Mapping[str, TensorHeader]:
+        """Type and shape of every tensor."""
+        return {
+            name: TensorHeader(self._paths[name], str(tensor.dtype).removeprefix("torch."), tuple(tensor.shape))
+            for name, tensor in self._tensors.items()
+        }
 
     def read(self, name: str) -> Tensor:
         """Return a tensor in the dtype it is stored in, on the CPU."""
         return self._tensors[name]
-
-    def __enter__(self) -> PickleSource:
-        return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -53,22 +55,15 @@ class PickleSource:
 
 
 def _load_state_dict(path: Path) -> dict[str, Tensor]:
-    def fail(what: str, hint: str) -> CheckpointError:
-        return CheckpointError(what, where=str(path), hint=hint)
-
     try:
         loaded: Any = _load_mapped(path)
     except pickle.UnpicklingError:
-        raise fail(
-            "the pickle holds more than tensors, and loading it could run code: refused",
-            "convert it to safetensors where you trust it, and give that directory",
-        ) from None
+        raise more_than_tensors(path) from None
     # Bytes that are no pickle raise whatever the unpickler stumbles over first.
     except Exception as error:
-        detail = str(error).strip().splitlines() or [type(error).__name__]
-        raise fail(f"cannot be read: {detail[0]}", "the file may be truncated: fetch it again") from None
+        raise unreadable(path, error) from None
     if not isinstance(loaded, dict) or not all(isinstance(value, Tensor) for value in loaded.values()):
-        raise fail("is not a state dict of tensors", "give the model's weights, not a training checkpoint")
+        raise no_state_dict(path)
     return {str(name): value for name, value in loaded.items()}
 
 

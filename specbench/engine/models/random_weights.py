@@ -18,7 +18,8 @@ import torch
 from torch import Tensor
 
 from specbench.engine.models.config import ModelConfig
-from specbench.engine.models.tensor_source import Shape
+from specbench.engine.models.tensor_header import Shape, TensorHeader
+from specbench.engine.models.tensor_source import TensorSource
 
 _LOGIT_DEVIATION = 2.0
 _BIAS_DEVIATION = 0.02
@@ -30,7 +31,7 @@ _DECAY_RATES = (-5.0, 0.0)
 _CHUNK_ELEMENTS = 1 << 22
 
 
-class RandomSource:
+class RandomSource(TensorSource):
     """Random tensors of the shapes a model expects, generated on ``device`` in ``dtype``.
 
     Equal seeds give equal tensors on one kind of device; CPU and CUDA have generators of their own.
@@ -52,13 +53,10 @@ class RandomSource:
         self._device = device
 
     @property
-    def shapes(self) -> Mapping[str, Shape]:
-        """Shape of every tensor."""
-        return self._shapes
-
-    def file_of(self, name: str) -> Path:
-        """No file: a name for messages."""
-        return Path(f"random:{name}")
+    def headers(self) -> Mapping[str, TensorHeader]:
+        """Type and shape of every tensor, and a name in place of a file."""
+        dtype = str(self._dtype).removeprefix("torch.")
+        return {name: TensorHeader(Path(f"random:{name}"), dtype, shape) for name, shape in self._shapes.items()}
 
     def read(self, name: str) -> Tensor:
         """Return the tensor of this name."""
@@ -90,9 +88,6 @@ class RandomSource:
         if "o_proj" in name or "out_proj" in name:
             return deviation / depth
         return deviation * _MLP_GAIN / depth if "down_proj" in name else deviation
-
-    def __enter__(self) -> RandomSource:
-        return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from specbench.engine.models.hf_config import read_json_object
+from specbench.engine.models.tensor_header import TensorHeader
 from specbench.errors import CheckpointError
 
 INDEX_NAME = "model.safetensors.index.json"
@@ -20,6 +21,16 @@ FETCH_AGAIN = "fetch the file again"
 FLOATING = {"F64": 8, "F32": 4, "F16": 2, "BF16": 2}
 """Bytes of an element, by the format's name of its type."""
 INTEGER = {"I64": 8, "I32": 4, "BOOL": 1}
+DTYPE_NAMES = {
+    "F64": "float64",
+    "F32": "float32",
+    "F16": "float16",
+    "BF16": "bfloat16",
+    "I64": "int64",
+    "I32": "int32",
+    "BOOL": "bool",
+}
+"""PyTorch's names of the types."""
 
 _MAX_HEADER_BYTES = 100_000_000
 
@@ -37,6 +48,11 @@ class Stored:
     shape: tuple[int, ...]
     offset: int
     num_bytes: int
+
+    @property
+    def header(self) -> TensorHeader:
+        """The same as other formats have it."""
+        return TensorHeader(self.path, DTYPE_NAMES[self.dtype], self.shape)
 
 
 def find_safetensors(directory: Path) -> list[Path]:

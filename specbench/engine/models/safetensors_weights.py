@@ -14,24 +14,15 @@ from types import TracebackType
 import torch
 from torch import Tensor
 
-from specbench.engine.models.safetensors_header import FETCH_AGAIN, find_safetensors, read_headers
-from specbench.engine.models.tensor_source import Shape
+from specbench.engine.models.safetensors_header import DTYPE_NAMES, FETCH_AGAIN, find_safetensors, read_headers
+from specbench.engine.models.tensor_header import TensorHeader
+from specbench.engine.models.tensor_source import TensorSource
 from specbench.errors import CheckpointError
 
 __all__ = ["SafetensorsSource", "find_safetensors"]
 
-_DTYPES = {
-    "F64": torch.float64,
-    "F32": torch.float32,
-    "F16": torch.float16,
-    "BF16": torch.bfloat16,
-    "I64": torch.int64,
-    "I32": torch.int32,
-    "BOOL": torch.bool,
-}
 
-
-class SafetensorsSource:
+class SafetensorsSource(TensorSource):
     """The tensors of one or more safetensors files.
 
     :param integers: see :func:`~specbench.engine.models.safetensors_header.read_headers`.
@@ -43,13 +34,9 @@ class SafetensorsSource:
         self._files: dict[Path, FileIO] = {}
 
     @property
-    def shapes(self) -> Mapping[str, Shape]:
-        """Shape of every tensor."""
-        return {name: stored.shape for name, stored in self._stored.items()}
-
-    def file_of(self, name: str) -> Path:
-        """The file a tensor is in."""
-        return self._stored[name].path
+    def headers(self) -> Mapping[str, TensorHeader]:
+        """Type and shape of every tensor."""
+        return {name: stored.header for name, stored in self._stored.items()}
 
     def read(self, name: str) -> Tensor:
         """Return a tensor in the dtype it is stored in, on the CPU."""
@@ -66,10 +53,7 @@ class SafetensorsSource:
             if not count:
                 raise CheckpointError(f"truncated in tensor {name!r}", where=str(stored.path), hint=FETCH_AGAIN)
             done += count
-        return raw.view(_DTYPES[stored.dtype]).reshape(stored.shape)
-
-    def __enter__(self) -> SafetensorsSource:
-        return self
+        return raw.view(getattr(torch, DTYPE_NAMES[stored.dtype])).reshape(stored.shape)
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None

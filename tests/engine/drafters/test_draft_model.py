@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -11,6 +12,7 @@ from typing import Any
 
 import pytest
 import torch
+from safetensors.torch import save_file
 from torch import Tensor
 
 from specbench.engine.config import DrafterSpec, ModelSpec
@@ -18,10 +20,12 @@ from specbench.engine.drafters import draft_model
 from specbench.engine.drafters.base import DraftState, DraftStep, TargetRows
 from specbench.engine.drafters.draft_model import DraftModelDrafter, DraftModelHead
 from specbench.engine.drafters.head_location import check_draft_model
+from specbench.engine.models.hf_config_writer import to_hf_config
 from specbench.engine.models.loading import LoadedModel, build_model, fill_model, load_model
 from specbench.engine.models.presets import TINY, TINY_HYBRID
 from specbench.engine.models.random_weights import RandomSource
-from specbench.errors import InputError
+from specbench.engine.models.tensor_shapes import model_shapes
+from specbench.errors import CheckpointError, InputError
 from tests.engine.drafters.draft_checks import (
     CASES,
     GREEDY,
@@ -38,7 +42,7 @@ from tests.engine.drafters.draft_checks import (
     watching,
     without_speculation,
 )
-from tests.engine.drafters.head_cases import dense_forward
+from tests.engine.drafters.head_cases import dense_forward, tiny_host
 from tests.engine.drafters.head_runs import MANY_SMALL_BLOCKS
 from tests.engine.engine_driver import Outcome, forced, run, tiny_model
 
@@ -63,7 +67,7 @@ def model_of(**changes: Any) -> LoadedModel:
 @contextmanager
 def drafting_with(loaded: LoadedModel) -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(draft_model, "load_model", lambda *_: loaded)
+        patch.setattr(draft_model, "load_model", lambda *_, **__: loaded)
         patch.setattr(draft_model, "resolve_model_config", lambda *_: loaded.config)
         yield
 
@@ -215,3 +219,19 @@ def test_a_draft_model_is_named() -> None:
     with pytest.raises(InputError, match="missing") as caught:
         run(config_of({}, replace(SPEC, model=None)), PROMPTS, GREEDY)
     assert caught.value.where == "drafter.model"
+
+
+def test_a_draft_model_with_a_weight_that_is_not_finite_drafts_nothing(tmp_path: Path) -> None:
+    source = RandomSource(
+        TINY.config, model_shapes(TINY.config), seed=1, dtype=torch.float32, device=torch.device("cpu")
+    )
+    tensors = {name: source.read(name) for name in source.shapes}
+    (tmp_path / "config.json").write_text(json.dumps(to_hf_config(TINY.config)))
+    spec = replace(SPEC, model=str(tmp_path))
+    save_file(tensors, tmp_path / "model.safetensors")
+    DraftModelDrafter(spec, tiny_host(spec))
+    tensors["model.norm.weight"][7] = torch.nan
+    save_file(tensors, tmp_path / "model.safetensors")
+    with pytest.raises(CheckpointError, match=r"'model\.norm\.weight': 1 of 64 values are not finite") as caught:
+        DraftModelDrafter(spec, tiny_host(spec))
+    assert caught.value.where == f"drafter.model: {tmp_path / 'model.safetensors'}"

@@ -17,8 +17,10 @@ from head_checkpoints import (
     MTP,
     OWN_CHECKPOINT,
     SPECULATORS,
+    draft_ids,
     eagle3_tensors,
     head_config,
+    maps_of,
     mtp_tensors,
     write_head,
 )
@@ -126,8 +128,11 @@ def test_without_a_list_the_target_says_which_hidden_states() -> None:
     config = parse_head_config(_changed(EAGLE3, eagle_config=...), where="config.json")
     assert config.hidden_layers is None
     assert config.hidden_layers_of(QWEN3_8B.config.num_layers) == (2, 18, 33)
-    with pytest.raises(CheckpointError, match="reads hidden states 2, 1, -1; this target has 0 to 1") as caught:
+    config.check_target(replace(TARGET, num_layers=3), "head")
+    with pytest.raises(CheckpointError, match=r"lists no hidden states, and the default, .*3 layers or more") as caught:
         config.check_target(TARGET, "head")
+    assert "this target has 2" in caught.value.what
+    assert "-1" not in caught.value.what
     assert "eagle_aux_hidden_state_layer_ids" in (caught.value.hint or "")
 
 
@@ -139,7 +144,8 @@ def test_norms_without_weights_before_fc_are_a_key_of_our_own() -> None:
 
 def test_modules_in_a_directory_of_their_own(tmp_path: Path) -> None:
     change: Callable[[dict[str, Any]], object] = lambda keys: keys.update(draft_vocab_size=DRAFT_VOCAB)  # noqa: E731
-    config = read_head_config(write_head(tmp_path / "head", MTP, mtp_tensors(), change=change), TARGET)
+    tensors = {**mtp_tensors(), **maps_of(draft_ids())}
+    config = read_head_config(write_head(tmp_path / "head", MTP, tensors, change=change), TARGET)
     assert (config.kind, config.num_modules, config.num_kv_layers, config.first_layer) == ("mtp", 2, 2, 2)
     assert (config.draft_vocab_size, config.has_lm_head, config.in_target) == (DRAFT_VOCAB, False, False)
     assert config.hidden_layers_of(2) == ()
@@ -222,6 +228,23 @@ def test_hidden_states_behind_the_last_layer_are_refused(tmp_path: Path) -> None
     read_head_config(directory, replace(TARGET, num_layers=3))
     with pytest.raises(CheckpointError, match="reads hidden states 0, 1, 2; this target has 0 to 1"):
         read_head_config(directory, TARGET)
+
+
+@pytest.mark.parametrize("naming", [EAGLE3, SPECULATORS])
+@pytest.mark.parametrize(
+    ("listed", "read", "is_moved"), [([1, 2, 9], "2, 3, 10", True), ([2, 3, 10], "2, 3, 10", False)]
+)
+def test_hidden_states_are_refused_by_the_numbers_of_the_file(
+    tmp_path: Path, naming: str, listed: list[int], read: str, is_moved: bool
+) -> None:
+    ids = {"eagle_config": {}, "eagle_aux_hidden_state_layer_ids": listed}
+    directory = write_head(tmp_path / "head", naming, eagle3_tensors(), change=lambda keys: keys.update(ids))
+    with pytest.raises(CheckpointError) as caught:
+        read_head_config(directory, TARGET)
+    what = f"the head reads hidden states {read}; this target has 0 to 1"
+    moved = f" (eagle_aux_hidden_state_layer_ids is {listed}: it begins with 1, and so lists outputs of layers, "
+    moved += "and the output of layer i is hidden state i + 1)"
+    assert caught.value.what == what + (moved if is_moved else "")
 
 
 def test_modules_of_a_target_with_more_layers_are_refused(tmp_path: Path) -> None:

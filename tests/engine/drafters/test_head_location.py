@@ -32,7 +32,7 @@ from specbench.engine.drafters.heads import Head
 from specbench.engine.models import checkpoint
 from specbench.engine.models.presets import SMOLLM2_135M, TINY, TINY_HYBRID
 from specbench.errors import CheckpointError, InputError, ModelNotFoundError
-from specbench.registry import HEADS
+from specbench.registry import HEADS, PRESETS
 
 TARGET = ModelSpec("tiny")
 
@@ -112,6 +112,33 @@ def test_a_hub_that_has_no_such_head_says_so(monkeypatch: pytest.MonkeyPatch) ->
     with pytest.raises(ModelNotFoundError, match="someone/else") as caught:
         find_head("eagle3", "someone/else", TARGET)
     assert (caught.value.where, caught.value.hint) == ("drafter.model", "check the spelling")
+
+
+@pytest.mark.parametrize("model", ["./gone", "/no/such/head", "~/gone", "heads/mine/v2", "gone.gguf", "someone/gone"])
+def test_a_head_that_is_not_there_is_not_looked_for_among_whole_models(
+    monkeypatch: pytest.MonkeyPatch, model: str
+) -> None:
+    def refuse(*_: Any, **__: Any) -> Path:
+        raise DownloadError("the hub did not give it")
+
+    monkeypatch.setattr(checkpoint, "download_snapshot", refuse)
+    with pytest.raises(ModelNotFoundError) as caught:
+        find_head("eagle3", model, TARGET)
+    assert model in caught.value.what
+    assert caught.value.where == "drafter.model"
+    said = str(caught.value)
+    assert "preset" not in said
+    assert "random:" not in said
+    assert not [name for name in PRESETS if name not in ("smollm2-135m",) and name in said]
+
+
+def test_a_snapshot_without_weights_is_no_head(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "config.json").write_text(json.dumps(head_config(EAGLE3)))
+    monkeypatch.setattr(checkpoint, "download_snapshot", lambda *_, **__: tmp_path)
+    find_head("eagle3", "someone/head", TARGET, weights=False)
+    with pytest.raises(ModelNotFoundError, match=r"a config\.json but no weights") as caught:
+        find_head("eagle3", "someone/head", TARGET)
+    assert caught.value.hint == "fetch the head's weight files as well"
 
 
 def test_a_target_that_carries_modules_needs_no_head(tmp_path: Path) -> None:

@@ -22,6 +22,7 @@ from head_checkpoints import (
     maps_of,
     mtp_tensors,
     stored_name,
+    target_tensors,
     write_head,
 )
 from safetensors.torch import load_file, save_file
@@ -33,7 +34,6 @@ from specbench.engine.models import loading
 from specbench.engine.models.checkpoint import ModelLocation
 from specbench.engine.models.fingerprint import compute_fingerprint
 from specbench.engine.models.presets import TINY
-from specbench.engine.models.random_weights import RandomSource
 from specbench.errors import CheckpointError
 
 CPU = torch.device("cpu")
@@ -121,14 +121,8 @@ def test_modules_with_a_vocabulary_and_tables_of_their_own(tmp_path: Path) -> No
     assert torch.equal(vocabulary, draft_ids())
 
 
-def _target_tensors() -> Tensors:
-    shapes = loading.build_model(TINY.config, dtype=torch.float32, device=CPU).expected_tensors()
-    source = RandomSource(TINY.config, shapes, seed=5, dtype=torch.float32, device=CPU)
-    return {name: source.read(name) for name in shapes}
-
-
 def test_modules_in_the_targets_checkpoint_are_found_and_the_target_loads_beside_them(tmp_path: Path) -> None:
-    expected, target = mtp_tensors(), _target_tensors()
+    expected, target = mtp_tensors(), target_tensors()
     directory = write_head(tmp_path / "target", OWN_CHECKPOINT, {**expected, **target})
     _assert_equal(_read(directory), expected)
     loaded = loading.load_model(ModelSpec(str(directory)), torch.float32, CPU)
@@ -141,7 +135,7 @@ def test_modules_in_the_targets_checkpoint_are_found_and_the_target_loads_beside
 def test_a_target_is_refused_for_layers_that_its_config_does_not_name(tmp_path: Path) -> None:
     # Modules that nobody declared are as likely layers of another model.
     change: Callable[[dict[str, Any]], object] = lambda keys: keys.pop("num_nextn_predict_layers")  # noqa: E731
-    directory = write_head(tmp_path / "target", OWN_CHECKPOINT, {**mtp_tensors(), **_target_tensors()}, change=change)
+    directory = write_head(tmp_path / "target", OWN_CHECKPOINT, {**mtp_tensors(), **target_tensors()}, change=change)
     with pytest.raises(CheckpointError, match=r"unexpected model\.layers\.2"):
         loading.load_model(ModelSpec(str(directory)), torch.float32, CPU)
 
@@ -196,6 +190,53 @@ def test_a_module_that_lacks_a_tensor_is_named_as_in_its_file(tmp_path: Path) ->
     del tensors["modules.1.norm.weight"]
     with pytest.raises(CheckpointError, match=r"missing model\.layers\.3\.shared_head\.norm\.weight"):
         _open(write_head(tmp_path / "head", MTP, tensors))
+
+
+def test_a_module_that_is_missing_whole_is_said_once(tmp_path: Path) -> None:
+    tensors = {name: tensor for name, tensor in mtp_tensors().items() if name.startswith("modules.0.")}
+    for directory, naming in ((tmp_path / "head", MTP), (tmp_path / "target", OWN_CHECKPOINT)):
+        with pytest.raises(CheckpointError) as caught:
+            _open(write_head(directory, naming, tensors))
+        assert caught.value.what == (
+            "num_nextn_predict_layers is 2 in config.json, and the files hold 1 of these modules: there is no "
+            "model.layers.3.*"
+        )
+
+
+@pytest.mark.parametrize(
+    ("naming", "prefix", "canonical", "stored"),
+    [
+        (EAGLE3, "", "midlayer.self_attn.q_proj.weight", "midlayer.self_attn.q_proj.weight"),
+        (SPECULATORS, "", "midlayer.self_attn.q_proj.weight", "layers.0.self_attn.q_proj.weight"),
+        (SPECULATORS, "model.", "midlayer.self_attn.q_proj.weight", "model.layers.0.self_attn.q_proj.weight"),
+        (MTP, "", "modules.1.eh_proj.weight", "model.layers.3.eh_proj.weight"),
+    ],
+)
+def test_a_missing_tensor_is_called_as_its_neighbours_are(
+    tmp_path: Path, naming: str, prefix: str, canonical: str, stored: str
+) -> None:
+    tensors = dict(mtp_tensors() if naming == MTP else eagle3_tensors())
+    del tensors[canonical]
+    directory = write_head(
+        tmp_path / "head",
+        naming,
+        tensors,
+        rename=lambda name: f"{prefix}{stored_name(name, naming)}" if "." in name else name,
+    )
+    with pytest.raises(CheckpointError) as caught:
+        _open(directory)
+    assert caught.value.what == f"the tensors do not fit the configuration: missing {stored}"
+
+
+@pytest.mark.parametrize(
+    ("naming", "tensors"), [(EAGLE3, eagle3_tensors), (SPECULATORS, eagle3_tensors), (MTP, mtp_tensors)]
+)
+def test_the_hint_of_a_head_is_about_a_head(tmp_path: Path, naming: str, tensors: Callable[[], Tensors]) -> None:
+    prefix = "modules.0" if naming == MTP else "midlayer"
+    stored = {**tensors(), f"{prefix}.self_attn.q_proj.bias": torch.zeros(64)}
+    with pytest.raises(CheckpointError, match=r"unexpected .*self_attn\.q_proj\.bias") as caught:
+        _open(write_head(tmp_path / "head", naming, stored))
+    assert caught.value.hint == "check that config.json and the weights belong to the same head"
 
 
 def test_a_pickle_with_a_weighted_norm_before_fc_is_refused(tmp_path: Path) -> None:
@@ -294,7 +335,7 @@ def _offsets(row: int, token: int) -> torch.Tensor:
         ({"d2t": _offsets(0, -1)}, "d2t gives row 0 the token -1"),
         ({"d2t": _offsets(5, int(draft_ids()[9]))}, "d2t gives several rows the same token"),
         ({"d2t": draft_ids() + 100}, "d2t gives row"),  # ids where distances belong
-        ({"d2t": torch.zeros(DRAFT_VOCAB)}, "d2t is stored as float32; it holds whole numbers"),
+        ({"d2t": torch.zeros(DRAFT_VOCAB)}, r"d2t is stored as float32 in model\.safetensors; it holds whole numbers"),
         ({"t2d": torch.zeros(512, dtype=torch.bool)}, "t2d marks 0 tokens, draft_vocab_size is 96"),
         ({"d2t": _offsets(0, 4), "t2d": maps_of(draft_ids())["t2d"]}, "d2t and t2d name different tokens"),
     ],
@@ -310,7 +351,8 @@ def test_a_map_that_cannot_be_is_refused(tmp_path: Path, maps: Tensors, what: st
 def test_a_loaded_head_has_its_weights_and_its_vocabulary(tmp_path: Path, kept: list[str]) -> None:
     maps = maps_of(draft_ids())
     directory = _with_maps(tmp_path / "head", **{name: maps[name] for name in kept})
-    loaded = load_head("eagle3", DrafterSpec("eagle3", 4, model=str(directory)), ModelSpec("tiny"), TINY.config)
+    spec = DrafterSpec("eagle3", 4, model=str(directory))
+    loaded = load_head("eagle3", spec, ModelSpec("tiny"), TINY.config, torch.float32)
     expected = {name: tensor for name, tensor in eagle3_tensors().items() if name not in maps}
     _assert_equal(loaded.tensors, expected)
     assert loaded.config == read_head_config(directory)
@@ -319,8 +361,8 @@ def test_a_loaded_head_has_its_weights_and_its_vocabulary(tmp_path: Path, kept: 
 
 
 def test_a_loaded_head_of_modules(tmp_path: Path) -> None:
-    directory = write_head(tmp_path / "target", OWN_CHECKPOINT, {**mtp_tensors(), **_target_tensors()})
-    loaded = load_head("mtp", DrafterSpec("ngram+mtp", 4), ModelSpec(str(directory)), TINY.config)
+    directory = write_head(tmp_path / "target", OWN_CHECKPOINT, {**mtp_tensors(), **target_tensors()})
+    loaded = load_head("mtp", DrafterSpec("ngram+mtp", 4), ModelSpec(str(directory)), TINY.config, torch.float32)
     _assert_equal(loaded.tensors, mtp_tensors())
     assert loaded.vocabulary is None
     assert (loaded.config.num_modules, loaded.source) == (2, f"modules of {directory}")

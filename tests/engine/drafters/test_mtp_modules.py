@@ -282,6 +282,6 @@ def test_a_checkpoint_of_two_modules_drafts(tmp_path: Path, naming: str) -> None
     with watching(MtpDrafter, MtpHead) as log:
         outcome = run(config_of({"overlap": True, "graphs": "captured"}, spec), PROMPTS, GREEDY, concurrency=4)
     assert outcome.outputs == without_speculation().outputs
-    loaded = load_head("mtp", spec, ModelSpec("tiny"), TINY.config)
+    loaded = load_head("mtp", spec, ModelSpec("tiny"), TINY.config, torch.float32)
     assert loaded.config.num_modules == 2
     assert compare(log, oracle_of(loaded), every=3) > 20
