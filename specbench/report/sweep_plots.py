@@ -151,22 +151,24 @@ def stacked_bars(bars: Sequence[Bar], axis_name: str, width: int) -> str:
 
     :param bars: at least one; parts of 0 or below are left out.
     """
-    narrow = width < NARROW
-    row_height = 38 if narrow else 26
-    left = 10.0 if narrow else min(18 + FONT_WIDTH * max(len(label) for label, _ in bars), width * 0.4)
+    narrow, beside = width < NARROW, 18 + FONT_WIDTH * max(len(label) for label, _ in bars)
+    # Cut at the same length, labels of points that differ in their last axis alone would all read alike.
+    above = narrow or beside > width * 0.4
+    row_height = 38 if above else 26
+    left = 10.0 if above else beside
     frame = Frame(left, 30, width - 16, 30 + row_height * len(bars))
     top = max(sum(max(value, 0.0) for _, _, value in parts) for _, parts in bars)
     scale = Scale(0, top * 1.02 or 1.0, frame.left, frame.right)
     drawn = [x_axis(frame, scale, round_ticks(0, scale.high, max(2, int((frame.right - left) / 60))), axis_name)]
     for index, (label, parts) in enumerate(bars):
         y = frame.top + index * row_height
-        if narrow:
+        if above:
             drawn.append(text(left, y + 12, cut(label, width - 20), "label"))
         else:
             drawn.append(text(left - 8, y + 17, cut(label, left - 12), "label", "end"))
-        drawn.append(_bar(parts, label, scale, y + (16 if narrow else 4), row_height - (20 if narrow else 8)))
+        drawn.append(_bar(parts, label, scale, y + (16 if above else 4), row_height - (20 if above else 8)))
     entries = list({name: (class_, name) for _, parts in bars for class_, name, _ in parts}.values())
-    drawn.append(legend(10 if narrow else left, 16, entries))
+    drawn.append(legend(left, 16, entries))
     return drawing(width, frame.bottom + 42, axis_name, drawn, size_class(narrow))
 
 

@@ -193,3 +193,17 @@ def test_one_speedup_alone_has_a_plot() -> None:
     drawing = speedup_plot([SpeedupLine("ngram, K = 2", [mark(4, 1.0, None, None, is_clear=False)])], 360)
     assert "nan" not in drawing
     assert len(found(drawing, "circle", "open")) == 1
+
+
+@pytest.mark.parametrize("width", [360, 560])
+def test_bars_of_points_that_differ_in_their_last_axis_can_be_told_apart(width: int) -> None:
+    labels = [f"concurrency 16, drafter ngram+eagle3, draft_len {draft_len}" for draft_len in (2, 4)]
+    drawing = stacked_bars([(label, [("fill-device", "device", 9.0)]) for label in labels], "ms", width)
+    assert [drawing.count(f">{label}<") for label in labels] == [1, 1]
+
+
+def test_short_labels_stand_beside_their_bars() -> None:
+    drawing = stacked_bars(
+        [("off", [("fill-device", "device", 9.0)]), ("on", [("fill-device", "device", 9.0)])], "ms", 560
+    )
+    assert drawing.count('text-anchor="end"') >= 2
