@@ -18,6 +18,11 @@ CALIBRATION_STEPS = 36
 TARGET_UNITS = 12
 """Units of runs that the budget should hold, where the workload can be cut so small: a few long runs say less than
 more short ones."""
+FEW_UNITS = 6
+"""Units that it should hold rather than longer runs."""
+BATCHES_PER_RUN = 3
+"""Requests of a run, over those at once where these are several. Requests end apart under speculation, and towards the
+end of a run fewer and fewer are left: a run of one batch is that for the most part."""
 
 
 def calibrate(
@@ -111,17 +116,30 @@ def _calibrate_runs(
     sent = sum(len(run.requests) for run in runs)
     per_request_s = wall_s / max(sent, 1)
     chosen = settings.segment_requests or _requests_per_run(
-        settings.budget_s / settings.processes / num_comparisons, around_s, per_request_s, probe, sum(turns)
+        settings.budget_s / settings.processes / num_comparisons,
+        around_s,
+        per_request_s,
+        probe,
+        sum(turns),
+        batches=BATCHES_PER_RUN if arm.concurrency > 1 else 1,
     )
     conversations = conversations_of(source, chosen)
     expected = conversations * sum(turns) / len(turns)
     return TRIALS_PER_VISIT[RUNS] * (per_request_s * expected + around_s), wall_s / max(steps, 1) * 1e6, chosen
 
 
-def _requests_per_run(budget_s: float, around_s: float, per_request_s: float, least: int, most: int) -> int:
+def _requests_per_run(
+    budget_s: float, around_s: float, per_request_s: float, least: int, most: int, *, batches: int = 1
+) -> int:
     """As many as let the budget hold ``TARGET_UNITS``, within what the batch and the workload allow.
 
     :param around_s: seconds that a run takes beside its requests.
+    :param least: requests of one batch; fewer than ``batches`` times as many only where the budget would not hold
+        ``FEW_UNITS`` of them.
     """
-    wanted = math.floor((budget_s / TARGET_UNITS / TRIALS_PER_VISIT[RUNS] - around_s) / max(per_request_s, 1e-9))
+
+    def held(units: int) -> int:
+        return math.floor((budget_s / units / TRIALS_PER_VISIT[RUNS] - around_s) / max(per_request_s, 1e-9))
+
+    wanted = max(held(TARGET_UNITS), min(held(FEW_UNITS), batches * least))
     return max(min(wanted, most), least, 1)
