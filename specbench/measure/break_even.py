@@ -26,7 +26,8 @@ from specbench.records import (
     Point,
     TrialRecord,
 )
-from specbench.scenario.axes import DRAFTER, NO_DRAFTER, VARIANT, is_void_without_drafter
+from specbench.scenario.axes import DRAFTER, VARIANT, is_void_for
+from specbench.scenario.drafter_use import NO_DRAFTER
 from specbench.scenario.plan import RunPlan
 from specbench.scenario.units import parse_percent
 from specbench.stats.estimate import Estimate, estimate_units, to_percent
@@ -90,7 +91,7 @@ def _setting(plan: RunPlan, point: Point) -> str:
 
 
 def _own_axes(coordinates: Mapping[str, Any], left_out: Sequence[str]) -> dict[str, Any]:
-    return {k: v for k, v in coordinates.items() if k not in left_out and not is_void_without_drafter(k)}
+    return {k: v for k, v in coordinates.items() if k not in left_out and not is_void_for(NO_DRAFTER, k)}
 
 
 def _log_speeds(trials: Sequence[TrialRecord]) -> pd.DataFrame:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from specbench.scenario.drafter_use import has_use
+from specbench.scenario.drafter_use import NO_DRAFTER, has_use
 from specbench.scenario.masking import mask
 from specbench.scenario.measure_schema import Sweep
 from specbench.scenario.yaml12 import KeyPath, to_plain
@@ -13,7 +13,6 @@ from specbench.scenario.yaml12 import KeyPath, to_plain
 VARIANT = "variant"
 """Axis whose values are variants; it stands beside scenario keys in ``grid`` and ``zip``."""
 CONCURRENCY, DRAFTER, DRAFT_LEN = "workload.concurrency", "drafter.name", "drafter.draft_len"
-NO_DRAFTER = "none"
 SHORT_KEYS = {
     "concurrency": CONCURRENCY,
     "drafter": DRAFTER,
@@ -38,17 +37,12 @@ class Axis:
     in_step: bool = False
 
 
-def is_void_without_drafter(key: str) -> bool:
-    """True for a key that means nothing where nobody drafts: how many tokens, found how, and how many are accepted."""
-    return (key.startswith("drafter.") and key != DRAFTER) or key == "acceptance.length"
-
-
 def is_void_for(name: Any, key: str) -> bool:
-    """True for a key that means nothing to the drafter ``name``."""
-    if name == NO_DRAFTER:
-        return is_void_without_drafter(key)
+    """True for a key that means nothing to the drafter ``name``; where nobody drafts, also how many are accepted."""
+    if key == "acceptance.length":
+        return bool(name == NO_DRAFTER)
     section, _, rest = key.partition(".")
-    return section == "drafter" and not has_use(name, rest.partition(".")[0])
+    return section == "drafter" and bool(rest) and not has_use(name, rest.partition(".")[0])
 
 
 def drafter_name(value: Any) -> Any:

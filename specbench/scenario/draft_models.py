@@ -8,11 +8,12 @@ from dataclasses import replace
 from specbench.device.times import SIM
 from specbench.engine.config import DrafterSpec, ModelSpec, drafter_parts, positions_for, require_drafter
 from specbench.engine.drafters import draft_weights
-from specbench.engine.drafters.declaration import DraftWeights, Role, WeightsQuery, role_of
+from specbench.engine.drafters.declaration import DraftWeights, WeightsQuery
 from specbench.engine.drafters.head_location import DRAFT_MODEL, KEY, find_draft_model
 from specbench.engine.models.config import ModelConfig
 from specbench.errors import InputError
 from specbench.scenario.draft_trees import tree_spec
+from specbench.scenario.drafter_use import has_use
 from specbench.scenario.places import Issue, Places, describe_place
 from specbench.scenario.schema import Drafter, Engine
 from specbench.scenario.yaml12 import KeyPath
@@ -30,7 +31,7 @@ def find_model_conflicts(drafter: Drafter) -> Iterator[Issue]:
     """Whether model and drafter go together; what the model names is looked for when the scenario is resolved."""
     parts = drafter_parts(drafter.name)
     path: KeyPath = ("drafter", "model")
-    if drafter.model is not None and all(role_of(part) in (Role.NOTHING, Role.LOOKUP) for part in parts):
+    if drafter.model is not None and not has_use(drafter.name, "model"):
         yield Issue(path, f"has no effect: the drafter {drafter.name} has no model", "drop it, or drafter.name: eagle3")
     if drafter.model is None and DRAFT_MODEL in parts:
         try:

@@ -9,6 +9,7 @@ from specbench.engine.drafters.declaration import Role, role_of
 from specbench.engine.tree_spec import drafts_trees
 from specbench.registry import DRAFTERS
 
+NO_DRAFTER = "none"
 LOOKUP_KEYS = ("max_ngram", "min_ngram")
 
 

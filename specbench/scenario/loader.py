@@ -74,13 +74,6 @@ class ScenarioFile:
         with naming(name, "variant"):
             return self.changed(variant_overrides(name, self.base))
 
-    def all_variants(self) -> dict[str, Scenario]:
-        """Every variant that the scenario names, applied.
-
-        :raises InputError: the first of them that is wrong.
-        """
-        return {name: self.named_variant(name) for name in self.base.variants}
-
     def changed(self, overrides: Sequence[Override], *, drop: Sequence[str] = ()) -> Scenario:
         """The scenario with ``overrides`` on top, checked, its defaults still open.
 

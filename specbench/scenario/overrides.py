@@ -14,13 +14,12 @@ from typing import Any, get_args, get_origin
 from specbench.errors import ScenarioError, nearest_hint
 from specbench.registry import OPTIMIZATIONS
 from specbench.scenario.diagnosis import all_keys, field_at, known_keys, section_model
-from specbench.scenario.drafter_use import is_superseded
+from specbench.scenario.drafter_use import NO_DRAFTER, is_superseded
 from specbench.scenario.places import Places, dotted, shorten
 from specbench.scenario.schema import Scenario
 from specbench.scenario.section import Section
 from specbench.scenario.yaml12 import KeyPath, YamlError, read_yaml
 
-NO_DRAFTER = "none"
 _OPENING, _CLOSING, _QUOTES = "[{(", "]})", "\"'"
 _WHOLE = (("drafter", "runtime_draft_len"),)
 """Mappings that are one value: an override replaces them."""

@@ -11,7 +11,6 @@ from specbench.errors import ScenarioError
 from specbench.scenario.axes import (
     DRAFT_LEN,
     DRAFTER,
-    NO_DRAFTER,
     VARIANT,
     Axis,
     drafter_name,
@@ -19,6 +18,7 @@ from specbench.scenario.axes import (
     label_of,
     list_axes,
 )
+from specbench.scenario.drafter_use import NO_DRAFTER
 from specbench.scenario.loader import ScenarioFile
 from specbench.scenario.overrides import Override, apply_overrides
 from specbench.scenario.places import Places, dotted, shorten

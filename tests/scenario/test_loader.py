@@ -218,13 +218,14 @@ def test_many_problems_are_counted_and_cut(refusal: Refusal) -> None:
 
 def test_load_variants_checks_each_and_names_the_variant(write: Write) -> None:
     text = "drafter: ngram\nvariants:\n  plain: {drafter: none}\n  deep:\n    drafter.draft_len: 8\n"
-    variants = open_scenario(write(text)).all_variants()
+    right = open_scenario(write(text))
+    variants = {name: right.named_variant(name) for name in right.base.variants}
     assert {name: (v.drafter.name, v.drafter.draft_len) for name, v in variants.items()} == {
         "plain": ("none", None),
         "deep": ("ngram", 8),
     }
     file = open_scenario(write(text.replace("8", "800")))
     with pytest.raises(ScenarioError) as caught:
-        file.all_variants()
+        file.named_variant("deep")
     assert caught.value.where is not None
     assert caught.value.where.endswith("x.yaml:5 (variant 'deep'): drafter.draft_len")
